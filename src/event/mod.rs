@@ -1,0 +1,414 @@
+//! The vocabulary: facts about an agent, never about metrics. Sources make [`Event`]s, the fold applies them.
+//!
+//! An event is already reduced: arguments, targets, errors and paths have become keyed 64-bit hashes or a class
+//! of a closed set (see [`reduce`]), so nothing behind this room can leak content. What is text here is allowed
+//! to be shown: ids, the project's name, agent, model, provider and tool names, step names of a workflow
+//! definition.
+
+mod batch;
+pub mod reduce;
+mod time;
+mod words;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::batch::*;
+pub use self::reduce::Reducer;
+pub use self::time::{TimeError, Timestamp};
+pub use self::words::*;
+
+/// Version of the event model, as `schemaVersion` says it on the wire.
+pub const SCHEMA_VERSION: &str = "1";
+
+/// Name of a source, `[a-z0-9_]{1,32}`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SourceId(pub Arc<str>);
+
+/// A session's id as its source gives it, bounded by [`reduce::Reducer::bounded`].
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SessionId(pub Arc<str>);
+
+/// Any other id a source gives: call, action, step, prompt, turn or run. Unique within its session only.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Id(pub Arc<str>);
+
+/// A name that may be shown: project, tool, model, provider, agent, step.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Name(pub Arc<str>);
+
+macro_rules! text_newtype {
+    ($($name:ident),+) => {$(
+        impl $name {
+            /// The text itself.
+            pub fn as_str(&self) -> &str { &self.0 }
+        }
+        impl From<&str> for $name {
+            fn from(text: &str) -> Self { Self(Arc::from(text)) }
+        }
+    )+};
+}
+text_newtype!(SourceId, SessionId, Id, Name);
+
+/// One fact about one session.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Keyed hash of (source, session, id): the deduplication key. `None` where the sender gave no id.
+    pub id: Option<u64>,
+    /// When it happened, as the source says. `None` counts, but moves no clock.
+    pub time: Option<Timestamp>,
+    /// When the exporter read it.
+    pub observed: Timestamp,
+    /// The source that reported it.
+    pub source: SourceId,
+    /// The session it is about.
+    pub session: SessionId,
+    /// The session that started this one (a sub-agent's parent), of the same source.
+    pub parent: Option<SessionId>,
+    /// Last component of the project's path.
+    pub project: Option<Name>,
+    /// The prompt, turn or run it belongs to.
+    pub request: Option<Id>,
+    /// Whether it counts although it lies before the counting epoch: pushed events always do.
+    pub always_counts: bool,
+    /// What happened.
+    pub fact: Fact,
+}
+
+/// What happened. The wire name of each is `type` of the schema.
+#[expect(missing_docs, reason = "fields are named as in the schema, which documents them")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Fact {
+    /// `session.queued`: known, nothing started.
+    SessionQueued(SessionInfo),
+    /// `session.started`
+    SessionStarted(SessionInfo),
+    /// `session.resumed`: an ended or idle session is opened again; no turn is begun by this alone.
+    SessionResumed(SessionInfo),
+    /// `session.updated`: static or current properties became known or changed.
+    SessionUpdated(SessionInfo),
+    /// `session.ended`: the agent's process or run is over.
+    SessionEnded { outcome: EndOutcome, error: Option<ErrorClass>, workflow: bool },
+    /// `session.deleted`: the source removed it; series leave, counters stay.
+    SessionDeleted,
+    /// `turn.started`
+    TurnStarted { trigger: Trigger },
+    /// `turn.ended`; `reset`: when a limit that ended it is announced to be lifted; `denied`: a person's refusal ended it.
+    TurnEnded { outcome: TurnOutcome, error: Option<ErrorClass>, reset: Option<Timestamp>, denied: bool },
+    /// `workflow.step.started`
+    StepStarted(Step),
+    /// `workflow.step.completed`
+    StepCompleted { step: Step, outcome: StepOutcome },
+    /// `plan.ready` (`ready`) and `plan.updated`: items by status.
+    PlanUpdated { ready: bool, items: Tally },
+    /// `criteria.updated`: `pending`, `done` = passed, `failed`.
+    CriteriaUpdated(Tally),
+    /// `tool.started`
+    ToolStarted(CallStart),
+    /// `tool.ended`
+    ToolEnded(CallEnd),
+    /// `progress`, `task.started`, `task.completed`, `test.*`, `build.*` and the engine's own advances.
+    Progress { kind: ProgressKind, evidence: Evidence, call: Option<Id>, subject: Option<u64> },
+    /// `verification.passed`, `verification.failed`
+    Verification { passed: bool, call: Option<Id> },
+    /// `user.action_required`
+    ActionRequired {
+        action: Id,
+        kind: ActionKind,
+        certainty: Certainty,
+        tool: Option<Name>,
+        call: Option<Id>,
+    },
+    /// `user.action_resolved`
+    ActionResolved { action: Id, resolution: Resolution },
+    /// `user.prompt`; a prompt that waits behind the running turn is `queued`.
+    Prompt { trigger: Trigger, queued: bool },
+    /// `session.blocked`
+    Blocked { reason: BlockReason, attempt: Option<u32>, delay_ms: Option<u64>, until: Option<Timestamp> },
+    /// `session.unblocked`
+    Unblocked,
+    /// `rate_limit.signal`
+    RateLimitSignal { delay_ms: Option<u64> },
+    /// `error`
+    Error { class: ErrorClass, recoverable: bool },
+    /// `stop.requested`
+    StopRequested { requester: Requester },
+    /// `stop.acknowledged`
+    StopAcknowledged,
+    /// `stop.cleared`
+    StopCleared,
+    /// `usage`: an addition (`response` absent) or the running maximum of one response.
+    Usage(Usage),
+    /// `native_stuck`: an agent's own loop guard spoke.
+    NativeStuck { detector: Name, layer: Name },
+    /// `activity`; `message`: it is an agent's message to its user, which in agents without turn ends may be the last word.
+    Activity { class: ActivityClass, message: bool },
+    /// Liveness of the writing process, from a probe of ours; never pushed.
+    Writer(Writer),
+    /// A background task (not agent) was declared or ended.
+    Background { task: Id, running: bool },
+    /// A type this version does not know: bookkeeping, and counted.
+    Unknown,
+}
+
+/// Properties of a session; `None` leaves what was known.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SessionInfo {
+    /// Product name of the agent, e.g. `codex`.
+    pub agent: Option<Name>,
+    /// Its version.
+    pub version: Option<Name>,
+    /// The client that drives the agent, e.g. `codex_exec`.
+    pub originator: Option<Name>,
+    /// What it is set up to do.
+    pub mode: Option<Mode>,
+    /// Where a workflow stands.
+    pub phase: Option<Phase>,
+    /// Model in use.
+    pub model: Option<Name>,
+    /// Provider of the model.
+    pub provider: Option<Name>,
+    /// Whether the agent may not write, so that no progress is expected.
+    pub read_only: Option<bool>,
+    /// Whether a person sits in front: only then an open call may be a dialog, and a turn's end is no session's end.
+    pub interactive: Option<bool>,
+    /// The session's page in the agent's own UI.
+    pub url: Option<Name>,
+    /// What the source can see of this session, where that differs from the source's default.
+    pub capabilities: Option<Capabilities>,
+    /// The session this one was forked from; it is no child of it.
+    pub forked_from: Option<SessionId>,
+}
+
+/// A step of a workflow, from its definition.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// Identifies the step within its run.
+    pub id: Id,
+    /// What kind of step.
+    pub kind: StepKind,
+    /// Its name in the workflow's definition.
+    pub name: Option<Name>,
+    /// Position, from 1.
+    pub index: Option<u32>,
+    /// How many steps there are.
+    pub total: Option<u32>,
+    /// How often it was entered, from 1.
+    pub entry: Option<u32>,
+}
+
+/// Items by status.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tally {
+    /// Not begun.
+    pub pending: u32,
+    /// Under way.
+    pub in_progress: u32,
+    /// Done or passed.
+    pub done: u32,
+    /// Failed or dropped.
+    pub failed: u32,
+}
+
+/// Commands recognised in a shell call, as bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Commands(pub u8);
+
+/// A range of lines that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadRange {
+    /// First line, from 1.
+    pub start: u32,
+    /// Last line, inclusive.
+    pub end: u32,
+    /// Length of the file, where known.
+    pub total: Option<u32>,
+}
+
+/// A tool call begins.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallStart {
+    /// Unique in the session.
+    pub call: Id,
+    /// The tool's name.
+    pub tool: Name,
+    /// What the tool does.
+    pub class: ToolClass,
+    /// Keyed hash of tool and canonical arguments (design section 5).
+    pub key: Option<u64>,
+    /// Keyed hash of what it works on: class and path, command or search.
+    pub target: Option<u64>,
+    /// Lines a read asks for.
+    pub read: Option<ReadRange>,
+    /// Recognised commands of a shell call.
+    pub commands: Commands,
+    /// Whether it goes on behind the turn.
+    pub background: bool,
+    /// `Some(true)`: it asks a person before it runs; `Some(false)`: nobody can be asked; `None`: not said.
+    pub asks: Option<bool>,
+    /// A call inside a call (a script that runs commands): feeds progress and signals, is not counted as a call.
+    pub nested: bool,
+}
+
+/// A tool call is over.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CallEnd {
+    /// The call's id.
+    pub call: Id,
+    /// How it ended.
+    pub outcome: CallOutcome,
+    /// Exit code of a command, where the source gives it.
+    pub exit_code: Option<i32>,
+    /// Changed lines of an edit: 0 changed nothing, `None` is not known or no edit.
+    pub diff_lines: Option<u32>,
+    /// Keyed hash of the error's fingerprint.
+    pub error: Option<u64>,
+    /// Keyed hash of the output.
+    pub output: Option<u64>,
+}
+
+/// Tokens and cost, in disjoint kinds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Model that was used.
+    pub model: Option<Name>,
+    /// Its provider.
+    pub provider: Option<Name>,
+    /// The model response this is about; the maximum per response counts.
+    pub response: Option<Id>,
+    /// Uncached input tokens.
+    pub input: u64,
+    /// Input tokens read from a cache.
+    pub cache_read: u64,
+    /// Input tokens written to a cache.
+    pub cache_write: u64,
+    /// Output tokens, reasoning included.
+    pub output: u64,
+    /// Cost in US dollars, where the source says it.
+    pub cost_usd: Option<f64>,
+    /// Share of the context window in use, 0..=1, where the source says it.
+    pub context_used: Option<f64>,
+}
+
+// === impl Commands ===
+
+impl Commands {
+    /// A test runner.
+    pub const TEST: u8 = 1;
+    /// A build tool.
+    pub const BUILD: u8 = 2;
+    /// `git commit`.
+    pub const COMMIT: u8 = 4;
+
+    /// Whether the command is among the recognised ones.
+    pub const fn has(self, bit: u8) -> bool {
+        self.0 & bit != 0
+    }
+}
+
+// === impl Fact ===
+
+impl Fact {
+    /// The wire name, also the label of `events_total`.
+    pub const fn type_name(&self) -> &'static str {
+        match self {
+            Self::SessionQueued(_) => "session.queued",
+            Self::SessionStarted(_) => "session.started",
+            Self::SessionResumed(_) => "session.resumed",
+            Self::SessionUpdated(_) => "session.updated",
+            Self::SessionEnded { .. } => "session.ended",
+            Self::SessionDeleted => "session.deleted",
+            Self::TurnStarted { .. } => "turn.started",
+            Self::TurnEnded { .. } => "turn.ended",
+            Self::StepStarted(_) => "workflow.step.started",
+            Self::StepCompleted { .. } => "workflow.step.completed",
+            Self::PlanUpdated { ready: true, .. } => "plan.ready",
+            Self::PlanUpdated { .. } => "plan.updated",
+            Self::CriteriaUpdated(_) => "criteria.updated",
+            Self::ToolStarted(_) => "tool.started",
+            Self::ToolEnded(_) => "tool.ended",
+            Self::Progress { kind, .. } => match kind {
+                ProgressKind::TestPassed => "test.passed",
+                ProgressKind::TestFailed => "test.failed",
+                ProgressKind::BuildSucceeded => "build.succeeded",
+                ProgressKind::BuildFailed => "build.failed",
+                ProgressKind::TaskStarted => "task.started",
+                ProgressKind::TaskCompleted => "task.completed",
+                _ => "progress",
+            },
+            Self::Verification { passed: true, .. } => "verification.passed",
+            Self::Verification { .. } => "verification.failed",
+            Self::ActionRequired { .. } => "user.action_required",
+            Self::ActionResolved { .. } => "user.action_resolved",
+            Self::Prompt { .. } => "user.prompt",
+            Self::Blocked { .. } => "session.blocked",
+            Self::Unblocked => "session.unblocked",
+            Self::RateLimitSignal { .. } => "rate_limit.signal",
+            Self::Error { .. } => "error",
+            Self::StopRequested { .. } => "stop.requested",
+            Self::StopAcknowledged => "stop.acknowledged",
+            Self::StopCleared => "stop.cleared",
+            Self::Usage(_) => "usage",
+            Self::NativeStuck { .. } => "native_stuck",
+            Self::Activity { .. } => "activity",
+            Self::Writer(_) => "writer",
+            Self::Background { .. } => "background",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Order of facts with one time: beginnings before what happens inside, ends last.
+    pub const fn rank(&self) -> u8 {
+        match self {
+            Self::SessionQueued(_) => 0,
+            Self::SessionStarted(_) => 1,
+            Self::SessionResumed(_) => 2,
+            Self::SessionUpdated(_) => 3,
+            Self::TurnStarted { .. } => 4,
+            Self::Prompt { .. } => 5,
+            Self::StepStarted(_) => 6,
+            Self::PlanUpdated { .. } | Self::CriteriaUpdated(_) => 7,
+            Self::ToolStarted(_) => 8,
+            Self::ActionRequired { .. } => 9,
+            Self::Background { running: true, .. } => 10,
+            Self::Activity { .. } | Self::Unknown | Self::Usage(_) => 11,
+            Self::Blocked { .. }
+            | Self::RateLimitSignal { .. }
+            | Self::Error { .. }
+            | Self::NativeStuck { .. } => 12,
+            Self::StopRequested { .. } => 13,
+            Self::Unblocked | Self::ActionResolved { .. } => 14,
+            Self::ToolEnded(_) => 15,
+            Self::Background { .. } => 16,
+            Self::Progress { .. } | Self::Verification { .. } => 17,
+            Self::StepCompleted { .. } => 18,
+            Self::StopAcknowledged => 19,
+            Self::StopCleared => 20,
+            Self::TurnEnded { .. } => 21,
+            Self::SessionEnded { .. } => 22,
+            Self::Writer(_) => 23,
+            Self::SessionDeleted => 24,
+        }
+    }
+}
+
+// === impl Event ===
+
+impl Event {
+    /// An event of a session with only what every event has; the rest is `None`.
+    pub fn new(source: &SourceId, session: &SessionId, observed: Timestamp, fact: Fact) -> Self {
+        Self {
+            id: None,
+            time: None,
+            observed,
+            source: source.clone(),
+            session: session.clone(),
+            parent: None,
+            project: None,
+            request: None,
+            always_counts: false,
+            fact,
+        }
+    }
+}

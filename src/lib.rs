@@ -1,0 +1,10 @@
+//! Prometheus exporter for background coding-agent sessions.
+//!
+//! One direction: `ingest` (bytes to records) → `sources` (record to [`event::Event`]) → `store` (one owner task:
+//! fold, commit, publish) → `session::Snapshot` → `views` (read only). A bounded channel carries events and slows
+//! the readers down instead of dropping; a watch channel carries the latest snapshot. Nothing flows back.
+
+pub mod clock;
+pub mod event;
+pub mod sources;
+pub mod telemetry;

@@ -1,0 +1,100 @@
+//! The list of sources, and what each of them hands over. A source is one file here plus its line in [`LIST`].
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+
+use crate::clock::Clock;
+use crate::event::{Batch, Capabilities, Event, Reducer, Timestamp};
+use crate::telemetry::Telemetry;
+
+/// A source describes itself; config, `check`, docs and the app walk [`LIST`].
+pub struct SourceDef {
+    /// Name: label value, config table, file name of its fixtures.
+    pub name: &'static str,
+    /// One line for the documentation.
+    pub about: &'static str,
+    /// `stable` or `experimental`.
+    pub maturity: &'static str,
+    /// Whether it runs without being configured.
+    pub default_on: bool,
+    /// What it can see, unless a session says otherwise.
+    pub capabilities: Capabilities,
+    /// Where it looks below a home folder, for `check` and the documentation.
+    pub looks_at: &'static str,
+    /// Starts it; the task ends when `stop` turns true.
+    pub start: fn(Context) -> tokio::task::JoinHandle<()>,
+}
+
+/// What a running source is given.
+pub struct Context {
+    /// Home folders to search.
+    pub homes: Vec<PathBuf>,
+    /// Extra roots from the configuration.
+    pub roots: Vec<PathBuf>,
+    /// Files whose modification time lies further back are not read.
+    pub max_age: Duration,
+    /// Hashes and classes for what may not leave.
+    pub reducer: Arc<Reducer>,
+    /// Where events go; waiting for room is what slows a source down.
+    pub out: mpsc::Sender<Batch>,
+    /// Reading positions of earlier runs, by cursor key.
+    pub cursors: HashMap<u64, Vec<u8>>,
+    /// Counters about the exporter itself.
+    pub telemetry: Arc<Telemetry>,
+    /// Wall time, for `observed`; decoders do not see it.
+    pub clock: Clock,
+    /// Turns true at shutdown.
+    pub stop: watch::Receiver<bool>,
+}
+
+/// One record as it was read, without its line end.
+#[derive(Clone, Copy, Debug)]
+pub struct Record<'a> {
+    /// The bytes.
+    pub bytes: &'a [u8],
+    /// When it was read.
+    pub observed: Timestamp,
+}
+
+/// Why a record gave no event. Closed, because it is a label of `decode_errors_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Not JSON.
+    #[error("malformed json")]
+    Json,
+    /// JSON, but not an object of the expected form.
+    #[error("unexpected shape")]
+    Shape,
+    /// A time that cannot be one.
+    #[error("impossible time")]
+    Time,
+}
+
+/// Turns records of one stream into events. No clock, no network, no guessing from prose.
+pub trait Decode: Send {
+    /// Decodes one record.
+    ///
+    /// # Errors
+    /// The record is skipped and counted by the reason; the stream goes on.
+    fn decode(&mut self, record: &Record<'_>, out: &mut Vec<Event>) -> Result<(), DecodeError>;
+
+    /// What has to survive a restart, at most 64 KiB.
+    fn checkpoint(&self) -> Vec<u8>;
+}
+
+// === impl DecodeError ===
+
+impl DecodeError {
+    /// The label value.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Json => "json",
+            Self::Shape => "shape",
+            Self::Time => "time",
+        }
+    }
+}
