@@ -6,5 +6,6 @@
 
 pub mod clock;
 pub mod event;
+pub mod session;
 pub mod sources;
 pub mod telemetry;

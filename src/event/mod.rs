@@ -94,8 +94,15 @@ pub enum Fact {
     SessionDeleted,
     /// `turn.started`
     TurnStarted { trigger: Trigger },
-    /// `turn.ended`; `reset`: when a limit that ended it is announced to be lifted; `denied`: a person's refusal ended it.
-    TurnEnded { outcome: TurnOutcome, error: Option<ErrorClass>, reset: Option<Timestamp>, denied: bool },
+    /// `turn.ended`; `reset`: when a limit that ended it is announced to be lifted; `denied`: a person's refusal
+    /// ended it; `result_known`: false where the record cannot tell success from failure.
+    TurnEnded {
+        outcome: TurnOutcome,
+        error: Option<ErrorClass>,
+        reset: Option<Timestamp>,
+        denied: bool,
+        result_known: bool,
+    },
     /// `workflow.step.started`
     StepStarted(Step),
     /// `workflow.step.completed`

@@ -1,0 +1,836 @@
+//! One event changes the facts of its session. Events come in the order of (time, rank, id) for all that is
+//! younger than the window of [`super::window`]; what is older is still applied, so registers compare times and
+//! natural keys are remembered.
+//!
+//! Rank of evidence: progress moves both clocks, work activity `last_activity`, everything `last_seen`.
+
+use std::collections::VecDeque;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::counts::{Count, Effects, Observation, TokenKind};
+use super::facts::{
+    Action, Blocked, CommandMemory, Facts, MAX_ACTIONS, MAX_DONE, MAX_OPEN_CALLS, MAX_REMEMBERED, MAX_STARTS,
+    NativeStuck, OpenCall, OpenStep, ProgressCount, ProgressFact, RECENT_PROGRESS, RunEnd, Stop, Turn,
+    TurnEnd,
+};
+use crate::event::{
+    ActivityClass, BlockReason, CallEnd, CallOutcome, CallStart, Certainty, Commands, EndOutcome, Event,
+    Evidence, Fact, Id, Name, ProgressKind, Requester, Resolution, SessionInfo, Step, StepKind, StepOutcome,
+    Tally, Timestamp, ToolClass, Trigger, TurnOutcome, Usage, Writer,
+};
+
+/// Tool name of a call whose start was never seen.
+const UNSEEN_TOOL: &str = "unknown";
+
+/// Unkeyed hash of something that may be shown; only to remember it in eight bytes.
+pub(super) fn short(value: impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Remembers a key; false if it was known.
+fn remember(memory: &mut VecDeque<u64>, key: u64, max: usize) -> bool {
+    if memory.contains(&key) {
+        return false;
+    }
+    if memory.len() == max {
+        memory.pop_front();
+    }
+    memory.push_back(key);
+    true
+}
+
+fn later(slot: &mut Option<Timestamp>, time: Option<Timestamp>) {
+    *slot = (*slot).max(time);
+}
+
+// === impl Facts ===
+
+impl Facts {
+    /// Applies one event; `out` receives what it adds to the counts.
+    pub fn apply(&mut self, event: &Event, out: &mut Effects) {
+        let t = event.time;
+        later(&mut self.last_seen, Some(t.unwrap_or(event.observed)));
+        if let Some(parent) = &event.parent
+            && *parent != self.session
+        {
+            self.parent = Some(parent.clone());
+        }
+        // The project follows the newest record, so that a session that moves is shown where it works now.
+        if event.project.is_some() && (self.project.is_none() || t.is_none() || t >= self.info.as_of) {
+            self.project.clone_from(&event.project);
+        }
+        match &event.fact {
+            Fact::SessionQueued(info) => {
+                self.queued_at = self.queued_at.into_iter().chain(t).min();
+                self.merge(info, t);
+            }
+            Fact::SessionStarted(info) => {
+                self.merge(info, t);
+                self.begin(t, out);
+                later(&mut self.last_activity, t);
+                self.undelete(t);
+            }
+            Fact::SessionResumed(info) => {
+                self.merge(info, t);
+                self.begin(t, out);
+                later(&mut self.last_activity, t);
+                self.undelete(t);
+            }
+            Fact::SessionUpdated(info) => self.merge(info, t),
+            Fact::SessionEnded { outcome, error, workflow } => {
+                let end = RunEnd { time: t, outcome: *outcome, error: *error, workflow: *workflow };
+                self.run_ended(end, out);
+            }
+            Fact::SessionDeleted => {
+                self.deleted_at = self.deleted_at.max(Some(t.unwrap_or(event.observed)));
+                self.close_turn_items(t, out);
+                self.turn = None;
+            }
+            Fact::TurnStarted { trigger } => self.turn_started(event.request.as_ref(), *trigger, t, out),
+            Fact::TurnEnded { outcome, error, reset, denied, result_known } => {
+                let end = TurnEnd {
+                    time: t,
+                    started: None,
+                    outcome: *outcome,
+                    error: *error,
+                    reset: *reset,
+                    denied: *denied,
+                    result_known: *result_known,
+                };
+                self.turn_ended(event.request.as_ref(), end, out);
+            }
+            Fact::StepStarted(step) => self.step_started(step, t, out),
+            Fact::StepCompleted { step, outcome } => {
+                self.step_completed(step, *outcome, event.request.as_ref(), t, out);
+            }
+            Fact::PlanUpdated { items, .. } => self.plan_updated(*items, t, out),
+            Fact::CriteriaUpdated(items) => self.criteria_updated(*items, t, out),
+            Fact::ToolStarted(start) => self.call_started(start, event.request.as_ref(), t, out),
+            Fact::ToolEnded(end) => self.call_ended(end, t, out),
+            Fact::Progress { kind, evidence, call, subject } => {
+                self.declared_progress(*kind, *evidence, call.as_ref(), *subject, t, out);
+            }
+            Fact::Verification { passed, call } => self.verification(*passed, call.as_ref(), t, out),
+            Fact::ActionRequired { action, kind, certainty, tool, call } => {
+                let since = t.unwrap_or(event.observed);
+                let (tool, call) = (tool.clone(), call.clone());
+                self.action_required(
+                    Action { action: action.clone(), kind: *kind, certainty: *certainty, since, tool, call },
+                    out,
+                );
+            }
+            Fact::ActionResolved { action, resolution } => self.action_resolved(action, *resolution, t, out),
+            Fact::Prompt { trigger, queued } => self.prompted(*trigger, *queued, t, out),
+            Fact::Blocked { reason, attempt, delay_ms, until } => {
+                if attempt.is_some() || *reason == BlockReason::Retry {
+                    let model = self.info.model.clone().unwrap_or_else(|| Name::from(""));
+                    out.one(Count::Retry(*reason, model));
+                }
+                out.add(Count::BackoffMs, delay_ms.unwrap_or(0));
+                let at = t.unwrap_or(event.observed);
+                let announced =
+                    until.or_else(|| delay_ms.map(|ms| at.plus(i64::try_from(ms).unwrap_or(i64::MAX))));
+                self.hold(*reason, at, announced, *attempt);
+            }
+            Fact::Unblocked => {
+                if self.blocked.is_some_and(|b| t.is_none_or(|t| t >= b.since)) {
+                    self.blocked = None;
+                }
+            }
+            Fact::RateLimitSignal { delay_ms } => {
+                let model = self.info.model.clone().unwrap_or_else(|| Name::from(""));
+                out.one(Count::RateLimitSignal(model));
+                out.add(Count::BackoffMs, delay_ms.unwrap_or(0));
+                let at = t.unwrap_or(event.observed);
+                let announced = delay_ms.map(|ms| at.plus(i64::try_from(ms).unwrap_or(i64::MAX)));
+                self.hold(BlockReason::RateLimit, at, announced, None);
+            }
+            Fact::Error { .. } => {
+                self.progress(ProgressKind::ErrorOccurred, Evidence::Structured, 1, false, t, out)
+            }
+            Fact::StopRequested { requester } => {
+                self.stop_requested(*requester, t.unwrap_or(event.observed), out)
+            }
+            Fact::StopAcknowledged => self.stop_acknowledged(t.unwrap_or(event.observed)),
+            Fact::StopCleared => {
+                if let Some(stop) = &mut self.stop
+                    && t.is_none_or(|t| t >= stop.requested_at)
+                {
+                    stop.pending = false;
+                }
+            }
+            Fact::Usage(usage) => self.used(usage, t, out),
+            Fact::NativeStuck { detector, layer } => {
+                out.one(Count::NativeStuck(detector.clone(), layer.clone()));
+                let time = t.unwrap_or(event.observed);
+                if self.native_stuck.as_ref().is_none_or(|n| n.time <= time) {
+                    self.native_stuck =
+                        Some(NativeStuck { time, detector: detector.clone(), layer: layer.clone() });
+                }
+            }
+            Fact::Activity { class: ActivityClass::Work, message } => {
+                let newest = t.is_none() || t >= self.last_activity;
+                self.work(t, out);
+                self.message_last = if newest { *message } else { self.message_last };
+            }
+            Fact::Activity { class: ActivityClass::Bookkeeping, .. } | Fact::Unknown => {}
+            Fact::Writer(writer) => {
+                let at = t.unwrap_or(event.observed);
+                if self.writer.is_none_or(|(_, since)| since <= at) {
+                    let was_gone = self.writer.is_some_and(|(w, _)| w == Writer::Gone);
+                    if *writer == Writer::Gone && !was_gone && self.turn.is_some() {
+                        out.one(Count::Ended(EndOutcome::Failed));
+                    }
+                    self.writer = Some((*writer, at));
+                }
+            }
+            Fact::Background { task, running } => {
+                self.background.retain(|open| open != task);
+                if *running && self.background.len() < MAX_ACTIONS {
+                    self.background.push(task.clone());
+                }
+                self.work(t, out);
+            }
+        }
+    }
+
+    /// A sign that the session itself began; counted once.
+    fn begin(&mut self, t: Option<Timestamp>, out: &mut Effects) {
+        self.started_at = self.started_at.into_iter().chain(t).min();
+        if !self.counted {
+            self.counted = true;
+            out.one(Count::Started);
+        }
+    }
+
+    fn undelete(&mut self, t: Option<Timestamp>) {
+        if t.is_some() && self.deleted_at.is_some_and(|d| t > Some(d)) {
+            self.deleted_at = None;
+        }
+    }
+
+    fn merge(&mut self, info: &SessionInfo, t: Option<Timestamp>) {
+        let newest = t.is_none() || t >= self.info.as_of;
+        later(&mut self.info.as_of, t);
+        let own = &mut self.info;
+        macro_rules! take {
+            ($($field:ident),+) => {$(
+                if info.$field.is_some() && (newest || own.$field.is_none()) {
+                    own.$field.clone_from(&info.$field);
+                }
+            )+};
+        }
+        take!(
+            agent,
+            version,
+            originator,
+            mode,
+            phase,
+            model,
+            provider,
+            read_only,
+            interactive,
+            url,
+            capabilities,
+            forked_from
+        );
+    }
+
+    /// A real sign of life. Opens an implicit turn where the source tells none, and ends an episode of being held up.
+    fn work(&mut self, t: Option<Timestamp>, out: &mut Effects) {
+        later(&mut self.last_activity, t);
+        self.begin(t, out);
+        if self.blocked.is_some_and(|b| t.is_none_or(|t| t >= b.since)) {
+            self.blocked = None;
+        }
+        self.message_last = false;
+        let never_ended = self.turn_end.is_none() && self.run_end.is_none();
+        if !self.has_turns && self.turn.is_none() && never_ended {
+            self.turn = Some(Turn { request: None, started: t, trigger: Trigger::Unknown, implicit: true });
+        }
+    }
+
+    /// Something that begins work: after an end it opens the session again, a late item does not.
+    fn start_of_work(&mut self, t: Option<Timestamp>, out: &mut Effects) {
+        if !self.has_turns && self.turn.is_none() {
+            let end = self.newest_end();
+            if end.is_none() || t > end {
+                self.run_end = None;
+                self.turn_end = None;
+                self.turn =
+                    Some(Turn { request: None, started: t, trigger: Trigger::Unknown, implicit: true });
+            }
+        }
+        self.work(t, out);
+    }
+
+    fn newest_end(&self) -> Option<Timestamp> {
+        let turn = self.turn_end.as_ref().and_then(|e| e.time);
+        turn.max(self.run_end.as_ref().and_then(|e| e.time))
+    }
+
+    fn turn_started(
+        &mut self,
+        request: Option<&Id>,
+        trigger: Trigger,
+        t: Option<Timestamp>,
+        out: &mut Effects,
+    ) {
+        self.has_turns = true;
+        if let Some(id) = request {
+            if !remember(&mut self.memory.begun_turns, short(id), MAX_REMEMBERED) {
+                return;
+            }
+            self.turns.started += 1;
+            if self.memory.ended_turns.contains(&short(id)) {
+                return;
+            }
+        } else {
+            self.turns.started += 1;
+        }
+        if trigger == Trigger::Machine {
+            self.turns_since_progress += 1;
+        }
+        let overtaken =
+            self.turn.as_ref().is_some_and(|open| !open.implicit && t.is_some() && open.started > t)
+                || (t.is_some() && self.newest_end() > t);
+        if overtaken {
+            later(&mut self.last_activity, t);
+            return;
+        }
+        if self.turn.as_ref().is_some_and(|open| !open.implicit) {
+            self.close_turn_items(t, out);
+        }
+        self.queued_prompts = self.queued_prompts.saturating_sub(1);
+        self.turn = Some(Turn { request: request.cloned(), started: t, trigger, implicit: false });
+        self.run_end = None;
+        self.turn_end = None;
+        self.work(t, out);
+    }
+
+    fn turn_ended(&mut self, request: Option<&Id>, mut end: TurnEnd, out: &mut Effects) {
+        let t = end.time;
+        let own_turn = |turn: &Turn| match (request, &turn.request) {
+            (Some(id), Some(open)) => id == open,
+            (Some(_), None) => true,
+            (None, _) => t.is_none() || turn.started.is_none() || t >= turn.started,
+        };
+        if let Some(id) = request
+            && !remember(&mut self.memory.ended_turns, short(id), MAX_REMEMBERED)
+        {
+            return;
+        }
+        let closes = self.turn.as_ref().is_some_and(own_turn);
+        if request.is_none() && self.turn.is_none() && self.turn_end.is_some() {
+            // A second end without a name says nothing new about a turn that is over already.
+            later(&mut self.last_activity, t);
+            return;
+        }
+        match end.outcome {
+            TurnOutcome::Completed => self.turns.completed += 1,
+            TurnOutcome::Cancelled => self.turns.cancelled += 1,
+            TurnOutcome::Failed | TurnOutcome::Truncated | TurnOutcome::Interrupted => self.turns.failed += 1,
+        }
+        out.one(Count::Turn(end.outcome));
+        later(&mut self.last_activity, t);
+        self.begin(t, out);
+        if closes {
+            end.started = self.turn.as_ref().and_then(|turn| turn.started);
+            out.measure(Observation::Turn(end.outcome), end.started, t);
+            self.turn = None;
+            self.close_turn_items(t, out);
+            self.turn_end = Some(end);
+        } else if self.turn.is_none() && self.turn_end.as_ref().is_none_or(|known| known.time <= t) {
+            self.close_turn_items(t, out);
+            self.turn_end = Some(end);
+        }
+    }
+
+    /// What cannot outlive a turn: its pending actions and the episode of being held up.
+    fn close_turn_items(&mut self, t: Option<Timestamp>, out: &mut Effects) {
+        self.blocked = None;
+        for action in std::mem::take(&mut self.actions) {
+            self.closed(&action, Resolution::Expired, t, out);
+        }
+    }
+
+    fn run_ended(&mut self, end: RunEnd, out: &mut Effects) {
+        let t = end.time;
+        if self.run_end.is_some() || self.turn.as_ref().is_some_and(|turn| t.is_some() && turn.started > t) {
+            return;
+        }
+        later(&mut self.last_activity, t);
+        self.begin(t, out);
+        out.one(Count::Ended(end.outcome));
+        self.close_turn_items(t, out);
+        self.turn = None;
+        self.run_end = Some(end);
+    }
+
+    fn step_started(&mut self, step: &Step, t: Option<Timestamp>, out: &mut Effects) {
+        self.start_of_work(t, out);
+        if step.kind == StepKind::Compaction {
+            return;
+        }
+        let key = short(&step.id);
+        match self.step_entries.iter().position(|(id, _)| *id == key) {
+            Some(i) => self.step_entries[i].1 += 1,
+            None if self.step_entries.len() < MAX_REMEMBERED => self.step_entries.push((key, 1)),
+            None => {}
+        }
+        if self.step.as_ref().is_none_or(|open| t.is_none() || open.started <= t) {
+            self.step = Some(OpenStep { step: step.clone(), started: t });
+        }
+    }
+
+    fn step_completed(
+        &mut self,
+        step: &Step,
+        outcome: StepOutcome,
+        request: Option<&Id>,
+        t: Option<Timestamp>,
+        out: &mut Effects,
+    ) {
+        out.one(Count::Step(step.kind, outcome));
+        let mut started = None;
+        if self.step.as_ref().is_some_and(|open| open.step.id == step.id) {
+            started = self.step.take().and_then(|open| open.started);
+        }
+        out.measure(Observation::Step(step.kind), started, t);
+        self.work(t, out);
+        if step.kind == StepKind::Compaction {
+            self.turns_since_progress += 1;
+            out.one(Count::Compaction);
+        } else if outcome == StepOutcome::Advanced {
+            let fresh = remember(&mut self.memory.done, short((&step.id, request)), MAX_DONE);
+            self.progress(ProgressKind::StepCompleted, Evidence::Structured, 1, fresh, t, out);
+        }
+    }
+
+    fn plan_updated(&mut self, items: Tally, t: Option<Timestamp>, out: &mut Effects) {
+        self.work(t, out);
+        let risen = items.done.saturating_sub(self.plan_high);
+        self.plan_high = self.plan_high.max(items.done);
+        self.plan = Some(items);
+        if risen > 0 {
+            self.progress(ProgressKind::StepCompleted, Evidence::Structured, risen, true, t, out);
+        }
+    }
+
+    fn criteria_updated(&mut self, items: Tally, t: Option<Timestamp>, out: &mut Effects) {
+        self.work(t, out);
+        let risen = items.done.saturating_sub(self.criteria_high);
+        self.criteria_high = self.criteria_high.max(items.done);
+        self.criteria = Some(items);
+        if risen > 0 {
+            self.progress(ProgressKind::CriterionPassed, Evidence::Structured, risen, true, t, out);
+        }
+    }
+
+    fn call_started(
+        &mut self,
+        start: &CallStart,
+        request: Option<&Id>,
+        t: Option<Timestamp>,
+        out: &mut Effects,
+    ) {
+        let key = short(&start.call);
+        if self.memory.ended_calls.contains(&key)
+            || self.open_calls.iter().any(|c| c.start.call == start.call)
+        {
+            return;
+        }
+        self.start_of_work(t, out);
+        // The call a dialog was about runs: the dialog is over, whoever answered it.
+        self.close_actions_of(&start.call, Resolution::Approved, t, out);
+        if !start.nested {
+            self.calls.total += 1;
+            match t {
+                Some(t) if self.starts.len() < MAX_STARTS => self.starts.push_back(t),
+                _ => self.starts_uncounted = self.starts_uncounted.saturating_add(1),
+            }
+        }
+        if self.open_calls.len() < MAX_OPEN_CALLS {
+            let request =
+                request.cloned().or_else(|| self.turn.as_ref().and_then(|turn| turn.request.clone()));
+            self.open_calls.push(OpenCall { start: start.clone(), since: t, request });
+        }
+    }
+
+    fn call_ended(&mut self, end: &CallEnd, t: Option<Timestamp>, out: &mut Effects) {
+        let key = short(&end.call);
+        if !remember(&mut self.memory.ended_calls, key, MAX_REMEMBERED) {
+            return;
+        }
+        self.work(t, out);
+        self.close_actions_of(&end.call, Resolution::Answered, t, out);
+        let open =
+            self.open_calls.iter().position(|c| c.start.call == end.call).map(|i| self.open_calls.remove(i));
+        let nested = open.as_ref().is_some_and(|c| c.start.nested);
+        let failed = matches!(end.outcome, CallOutcome::Error | CallOutcome::Denied)
+            || end.exit_code.is_some_and(|c| c != 0);
+        if !nested {
+            if open.is_none() {
+                self.calls.total += 1;
+            }
+            if failed {
+                self.calls.failed += 1;
+            }
+            let tool = open.as_ref().map_or_else(|| Name::from(UNSEEN_TOOL), |c| c.start.tool.clone());
+            let outcome =
+                if failed && end.outcome == CallOutcome::Ok { CallOutcome::Error } else { end.outcome };
+            out.one(Count::ToolCall(tool, outcome));
+        }
+        let class = open.as_ref().map_or(ToolClass::Other, |c| c.start.class);
+        out.measure(Observation::Call(class), open.as_ref().and_then(|c| c.since), t);
+        self.credit_call(open.as_ref(), end, failed, t, out);
+    }
+
+    /// The facts of progress a call's end is evidence for; a call that is none of them counts as activity.
+    fn credit_call(
+        &mut self,
+        open: Option<&OpenCall>,
+        end: &CallEnd,
+        failed: bool,
+        t: Option<Timestamp>,
+        out: &mut Effects,
+    ) {
+        let commands = open.map_or(Commands::default(), |c| c.start.commands);
+        let command_key = open.and_then(|c| c.start.key).unwrap_or_else(|| short(&end.call));
+        let class = open.map_or(ToolClass::Other, |c| c.start.class);
+        let mut credited = false;
+        if end.outcome == CallOutcome::Ok && end.diff_lines.is_some_and(|n| n > 0) {
+            let fresh = self.credit_once(&end.call, ProgressKind::FileModified);
+            if fresh {
+                self.progress(ProgressKind::FileModified, Evidence::Structured, 1, true, t, out);
+            }
+            credited = true;
+        }
+        if let Some(code) = end.exit_code.filter(|_| end.outcome != CallOutcome::Denied) {
+            let passed = code == 0;
+            if commands.has(Commands::COMMIT)
+                && passed
+                && self.credit_once(&end.call, ProgressKind::CommitCreated)
+            {
+                self.progress(ProgressKind::CommitCreated, Evidence::ExitCode, 1, true, t, out);
+                credited = true;
+            }
+            let pairs = [
+                (Commands::TEST, ProgressKind::TestPassed, ProgressKind::TestFailed),
+                (Commands::BUILD, ProgressKind::BuildSucceeded, ProgressKind::BuildFailed),
+            ];
+            for (bit, pass, fail) in pairs {
+                if commands.has(bit) {
+                    let kind = if passed { pass } else { fail };
+                    if self.credit_once(&end.call, kind) {
+                        self.command_result(command_key, kind, passed, Evidence::ExitCode, t, out);
+                    }
+                    credited = true;
+                }
+            }
+        }
+        if !credited {
+            let kind = match class {
+                _ if failed => ProgressKind::ErrorOccurred,
+                ToolClass::Read | ToolClass::Search => ProgressKind::FileRead,
+                _ => ProgressKind::ToolCall,
+            };
+            self.progress(kind, Evidence::Structured, 1, false, t, out);
+        }
+    }
+
+    /// Whether a call may still be credited with a fact of this kind.
+    fn credit_once(&mut self, call: &Id, kind: ProgressKind) -> bool {
+        remember(&mut self.memory.credited, short((call, kind)), MAX_REMEMBERED)
+    }
+
+    /// A test or build: a pass is an advance only where it is news.
+    fn command_result(
+        &mut self,
+        key: u64,
+        kind: ProgressKind,
+        passed: bool,
+        evidence: Evidence,
+        t: Option<Timestamp>,
+        out: &mut Effects,
+    ) {
+        let known = self.memory.commands.iter().position(|c| c.key == key);
+        let mut entry = known.and_then(|i| self.memory.commands.remove(i)).unwrap_or(CommandMemory {
+            key,
+            passed: None,
+            failing: false,
+        });
+        let never_passed = entry.passed.is_none() && known.is_none();
+        let landed_since = self.last_landing > entry.passed;
+        let news = passed && (never_passed || entry.failing || entry.passed.is_none() || landed_since);
+        entry.failing = !passed;
+        if passed {
+            entry.passed = entry.passed.max(t);
+        }
+        if self.memory.commands.len() >= MAX_DONE {
+            self.memory.commands.pop_front();
+        }
+        self.memory.commands.push_back(entry);
+        self.progress(kind, evidence, 1, news, t, out);
+    }
+
+    fn declared_progress(
+        &mut self,
+        kind: ProgressKind,
+        evidence: Evidence,
+        call: Option<&Id>,
+        subject: Option<u64>,
+        t: Option<Timestamp>,
+        out: &mut Effects,
+    ) {
+        if let Some(call) = call
+            && !self.credit_once(call, kind)
+        {
+            return;
+        }
+        self.work(t, out);
+        match kind {
+            ProgressKind::TestPassed | ProgressKind::BuildSucceeded => {
+                self.command_result(subject.unwrap_or(kind as u64), kind, true, evidence, t, out);
+            }
+            ProgressKind::TestFailed => {
+                let key = subject.unwrap_or(ProgressKind::TestPassed as u64);
+                self.command_result(key, kind, false, evidence, t, out);
+            }
+            ProgressKind::BuildFailed => {
+                let key = subject.unwrap_or(ProgressKind::BuildSucceeded as u64);
+                self.command_result(key, kind, false, evidence, t, out);
+            }
+            _ => {
+                let fresh =
+                    subject.is_none_or(|s| remember(&mut self.memory.done, short((kind, s)), MAX_DONE));
+                self.progress(kind, evidence, 1, fresh && kind.can_be_high(), t, out);
+            }
+        }
+    }
+
+    fn verification(&mut self, passed: bool, call: Option<&Id>, t: Option<Timestamp>, out: &mut Effects) {
+        let kind = ProgressKind::VerificationPassed;
+        if let Some(call) = call
+            && !self.credit_once(call, kind)
+        {
+            return;
+        }
+        self.work(t, out);
+        out.one(Count::Verification(passed));
+        if passed {
+            let failed_since = self.verification_failed_at > self.verification_passed_at;
+            let news = self.verification_passed_at.is_none()
+                || failed_since
+                || self.last_landing > self.verification_passed_at;
+            later(&mut self.verification_passed_at, t);
+            self.progress(kind, Evidence::Declared, 1, news, t, out);
+        } else {
+            later(&mut self.verification_failed_at, t);
+        }
+    }
+
+    /// Counts `n` facts of a kind; of high value they also are a landing.
+    fn progress(
+        &mut self,
+        kind: ProgressKind,
+        evidence: Evidence,
+        n: u32,
+        high: bool,
+        t: Option<Timestamp>,
+        out: &mut Effects,
+    ) {
+        out.add(Count::Progress(kind, high), u64::from(n));
+        let entry = match self.progress.iter().position(|p| p.kind == kind) {
+            Some(i) => &mut self.progress[i],
+            None => {
+                let at = self.progress.partition_point(|p| p.kind < kind);
+                self.progress.insert(at, ProgressCount { kind, high: 0, low: 0 });
+                &mut self.progress[at]
+            }
+        };
+        if high {
+            entry.high += u64::from(n);
+        } else {
+            entry.low += u64::from(n);
+            return;
+        }
+        self.begin(t, out);
+        self.turns_since_progress = 0;
+        self.step_entries.clear();
+        self.clear_starts(t);
+        let Some(time) = t else { return };
+        later(&mut self.last_activity, t);
+        later(&mut self.last_progress, t);
+        if !matches!(kind, ProgressKind::TestPassed | ProgressKind::BuildSucceeded) {
+            later(&mut self.last_landing, t);
+        }
+        let at = self.recent_progress.partition_point(|p| p.time <= time);
+        self.recent_progress.insert(at, ProgressFact { time, kind, evidence });
+        if self.recent_progress.len() > RECENT_PROGRESS {
+            self.recent_progress.pop_front();
+        }
+    }
+
+    /// Forgets the calls that began before a landing or a person's prompt.
+    fn clear_starts(&mut self, t: Option<Timestamp>) {
+        match t {
+            Some(t) => self.starts.retain(|start| *start > t),
+            None => self.starts.clear(),
+        }
+        self.starts_uncounted = 0;
+    }
+
+    fn action_required(&mut self, action: Action, out: &mut Effects) {
+        if self.memory.resolved.contains(&short(&action.action)) {
+            return;
+        }
+        let at = Some(action.since);
+        if let Some(known) = self.actions.iter_mut().find(|a| a.action == action.action) {
+            known.since = known.since.min(action.since);
+            if action.certainty == Certainty::Certain {
+                known.certainty = Certainty::Certain;
+            }
+            later(&mut self.last_activity, at);
+            return;
+        }
+        if self.has_turns && self.turn.is_none() && self.newest_end() >= at {
+            return;
+        }
+        self.start_of_work(at, out);
+        if self.actions.len() < MAX_ACTIONS {
+            self.actions.push(action);
+        }
+    }
+
+    fn action_resolved(
+        &mut self,
+        action: &Id,
+        resolution: Resolution,
+        t: Option<Timestamp>,
+        out: &mut Effects,
+    ) {
+        if let Some(i) = self.actions.iter().position(|a| a.action == *action) {
+            let action = self.actions.remove(i);
+            self.closed(&action, resolution, t, out);
+        } else {
+            remember(&mut self.memory.resolved, short(action), MAX_REMEMBERED);
+        }
+        self.work(t, out);
+    }
+
+    fn close_actions_of(
+        &mut self,
+        call: &Id,
+        resolution: Resolution,
+        t: Option<Timestamp>,
+        out: &mut Effects,
+    ) {
+        while let Some(i) =
+            self.actions.iter().position(|a| a.call.as_ref() == Some(call) && t.is_none_or(|t| t > a.since))
+        {
+            let action = self.actions.remove(i);
+            self.closed(&action, resolution, t, out);
+        }
+    }
+
+    fn closed(&mut self, action: &Action, resolution: Resolution, t: Option<Timestamp>, out: &mut Effects) {
+        remember(&mut self.memory.resolved, short(&action.action), MAX_REMEMBERED);
+        out.one(Count::UserAction(action.kind, resolution));
+        out.measure(Observation::Wait(action.kind), Some(action.since), t);
+    }
+
+    fn prompted(&mut self, trigger: Trigger, queued: bool, t: Option<Timestamp>, out: &mut Effects) {
+        if queued {
+            self.queued_prompts = self.queued_prompts.saturating_add(1);
+            later(&mut self.last_activity, t);
+        } else {
+            self.start_of_work(t, out);
+        }
+        if trigger == Trigger::Person {
+            later(&mut self.last_prompt, t);
+            self.clear_starts(t);
+        }
+    }
+
+    fn hold(&mut self, reason: BlockReason, at: Timestamp, until: Option<Timestamp>, attempt: Option<u32>) {
+        if self.has_turns && self.turn.is_none() && self.newest_end() >= Some(at) {
+            return;
+        }
+        let known = self.blocked.get_or_insert(Blocked { reason, since: at, until: None, attempt: None });
+        known.since = known.since.min(at);
+        known.reason = reason;
+        known.until = until.or(known.until.filter(|_| known.reason == reason));
+        known.attempt = attempt.or(known.attempt);
+    }
+
+    fn stop_requested(&mut self, requester: Requester, at: Timestamp, out: &mut Effects) {
+        out.one(Count::StopRequest(requester));
+        // A second request while one is pending changes nothing; one after an acknowledgement re-opens.
+        if self.stop.is_none_or(|s| !s.pending && s.requested_at <= at) {
+            self.stop = Some(Stop { pending: true, requester, requested_at: at, acknowledged_at: None });
+        }
+    }
+
+    fn stop_acknowledged(&mut self, at: Timestamp) {
+        if let Some(stop) = &mut self.stop
+            && at >= stop.requested_at
+            && stop.acknowledged_at.is_none()
+        {
+            stop.pending = false;
+            stop.acknowledged_at = Some(at);
+        }
+    }
+
+    fn used(&mut self, usage: &Usage, t: Option<Timestamp>, out: &mut Effects) {
+        let cost =
+            usage.cost_usd.filter(|c| c.is_finite() && *c > 0.0).map_or(0, |c| (c * 1e9).round() as u64);
+        let mut added = [usage.input, usage.cache_read, usage.cache_write, usage.output, cost];
+        if let Some(response) = &usage.response {
+            let key = short(response);
+            match self.memory.responses.iter_mut().find(|(k, _)| *k == key) {
+                Some((_, seen)) => {
+                    for (new, old) in added.iter_mut().zip(seen.iter_mut()) {
+                        let most = (*new).max(*old);
+                        *new = most - *old;
+                        *old = most;
+                    }
+                }
+                None => {
+                    if self.memory.responses.len() >= MAX_REMEMBERED {
+                        self.memory.responses.pop_front();
+                    }
+                    self.memory.responses.push_back((key, added));
+                }
+            }
+        }
+        let model =
+            usage.model.as_ref().or(self.info.model.as_ref()).cloned().unwrap_or_else(|| Name::from(""));
+        let provider = usage
+            .provider
+            .as_ref()
+            .or(self.info.provider.as_ref())
+            .cloned()
+            .unwrap_or_else(|| Name::from(""));
+        for (kind, n) in TokenKind::ALL.into_iter().zip(added) {
+            out.add(Count::Tokens(model.clone(), provider.clone(), kind), n);
+        }
+        out.add(Count::CostNano(model, provider), cost.min(added[4]));
+        let total = &mut self.usage;
+        total.input += added[0];
+        total.cache_read += added[1];
+        total.cache_write += added[2];
+        total.output += added[3];
+        total.cost_nano += added[4];
+        total.seen = true;
+        total.cost_seen |= usage.cost_usd.is_some();
+        if usage.context_used.is_some() {
+            self.context_used = usage.context_used;
+        }
+        if added.iter().any(|n| *n > 0) {
+            self.work(t, out);
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! What is counted over all sessions, without a session's name: the keys, the increments one event causes, and
+//! their sums.
+//!
+//! An event that arrives late makes the fold redo a short stretch (see [`super::window`]); the increments of that
+//! stretch are then exchanged for the new ones. A sum may thereby fall for a moment, but what is shown never does.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::{
+    ActionKind, BlockReason, CallOutcome, EndOutcome, Name, ProgressKind, Requester, Resolution, SourceId,
+    StepKind, StepOutcome, Timestamp, ToolClass, TurnOutcome,
+};
+
+/// Upper bounds of the histogram buckets, in seconds, from a fast read to a night's wait.
+pub const BUCKETS: [f64; 10] = [0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 43200.0];
+/// Projects that are told apart; others count under `other`.
+pub const MAX_PROJECTS: usize = 50;
+/// Tools that are told apart per source.
+pub const MAX_TOOLS: usize = 40;
+/// Models that are told apart.
+pub const MAX_MODELS: usize = 20;
+/// Sources that are told apart.
+pub const MAX_SOURCES: usize = 16 + 8;
+/// Detectors and layers of agents' own guards that are told apart.
+pub const MAX_DETECTORS: usize = 20;
+/// The label of everything beyond a bound.
+pub const OTHER: &str = "other";
+
+/// Kinds of tokens, disjoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum TokenKind {
+    /// Uncached input.
+    Input,
+    /// Input read from a cache.
+    CacheRead,
+    /// Input written to a cache.
+    CacheWrite,
+    /// Output.
+    Output,
+}
+
+/// Something that is counted.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Count {
+    /// Sessions started.
+    Started,
+    /// End facts of sessions.
+    Ended(EndOutcome),
+    /// Turns ended.
+    Turn(TurnOutcome),
+    /// Episodes of being stalled, by the reason's word.
+    Stall(super::Reason),
+    /// Facts of progress.
+    Progress(ProgressKind, bool),
+    /// Requests to the user that were closed.
+    UserAction(ActionKind, Resolution),
+    /// Verifications: passed or failed.
+    Verification(bool),
+    /// Requests to stop.
+    StopRequest(Requester),
+    /// Compactions of the context.
+    Compaction,
+    /// Calls ended.
+    ToolCall(Name, CallOutcome),
+    /// Steps ended.
+    Step(StepKind, StepOutcome),
+    /// An agent's own guard: detector, layer.
+    NativeStuck(Name, Name),
+    /// Retries: reason, model.
+    Retry(BlockReason, Name),
+    /// Rate limit signals, by model.
+    RateLimitSignal(Name),
+    /// Announced waiting, in milliseconds.
+    BackoffMs,
+    /// Tokens: model, provider, kind.
+    Tokens(Name, Name, TokenKind),
+    /// Cost in 1e-9 US dollars: model, provider.
+    CostNano(Name, Name),
+}
+
+/// Something whose duration is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Observation {
+    /// A turn.
+    Turn(TurnOutcome),
+    /// A workflow step.
+    Step(StepKind),
+    /// A tool call.
+    Call(ToolClass),
+    /// A wait for the user.
+    Wait(ActionKind),
+}
+
+/// What one event adds to the sums.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Effects {
+    /// Counts with their amounts.
+    pub counts: Vec<(Count, u64)>,
+    /// Durations in milliseconds.
+    pub observations: Vec<(Observation, u64)>,
+}
+
+/// A sum, and the highest it has been: only that is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sum {
+    now: i64,
+    shown: u64,
+}
+
+/// A histogram over [`BUCKETS`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Histogram {
+    /// Observations per bucket, not cumulative; the last is beyond the highest bound.
+    pub buckets: [u64; BUCKETS.len() + 1],
+    /// Sum of all observations in milliseconds.
+    pub sum_ms: u64,
+}
+
+/// All sums. Label values are bounded on the way in.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Aggregates {
+    /// Sums by source, project and key. The project is empty for keys that are counted by source only.
+    pub sums: HashMap<(SourceId, Name, Count), Sum>,
+    /// Histograms by source.
+    pub histograms: HashMap<(SourceId, Observation), Histogram>,
+    bounds: Bounds,
+}
+
+/// Label values in use, each set with its bound.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Bounds {
+    projects: Vec<Name>,
+    tools: HashMap<SourceId, Vec<Name>>,
+    models: Vec<Name>,
+    detectors: Vec<Name>,
+    /// Values that were folded into `other`, by label.
+    overflows: HashMap<String, u64>,
+}
+
+// === impl TokenKind ===
+
+impl TokenKind {
+    /// Every kind.
+    pub const ALL: [Self; 4] = [Self::Input, Self::CacheRead, Self::CacheWrite, Self::Output];
+
+    /// The label value.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Input => "input",
+            Self::CacheRead => "cache_read",
+            Self::CacheWrite => "cache_write",
+            Self::Output => "output",
+        }
+    }
+}
+
+// === impl Count ===
+
+impl Count {
+    /// Whether the key is counted by project too.
+    pub const fn by_project(&self) -> bool {
+        matches!(
+            self,
+            Self::Started
+                | Self::Ended(_)
+                | Self::Turn(_)
+                | Self::Stall(_)
+                | Self::Progress(..)
+                | Self::UserAction(..)
+                | Self::Verification(_)
+                | Self::StopRequest(_)
+                | Self::Compaction
+        )
+    }
+
+    /// Whether it is counted for roots only; calls, tokens and progress count all sessions.
+    pub const fn roots_only(&self) -> bool {
+        matches!(self, Self::Started | Self::Ended(_) | Self::Turn(_) | Self::Stall(_))
+    }
+}
+
+// === impl Effects ===
+
+impl Effects {
+    /// Nothing happened.
+    pub fn is_empty(&self) -> bool {
+        self.counts.is_empty() && self.observations.is_empty()
+    }
+
+    /// Adds one to a count.
+    pub fn one(&mut self, count: Count) {
+        self.counts.push((count, 1));
+    }
+
+    /// Adds to a count; zero is nothing.
+    pub fn add(&mut self, count: Count, amount: u64) {
+        if amount > 0 {
+            self.counts.push((count, amount));
+        }
+    }
+
+    /// Measures from `start` to `end`, if both are known and in order.
+    pub fn measure(&mut self, what: Observation, start: Option<Timestamp>, end: Option<Timestamp>) {
+        if let (Some(start), Some(end)) = (start, end)
+            && let Ok(ms) = u64::try_from(end.since(start))
+        {
+            self.observations.push((what, ms));
+        }
+    }
+}
+
+// === impl Sum ===
+
+impl Sum {
+    /// What is shown: never falls.
+    pub const fn shown(self) -> u64 {
+        self.shown
+    }
+
+    /// The true sum, which a late event may lower.
+    pub const fn exact(self) -> i64 {
+        self.now
+    }
+
+    fn add(&mut self, delta: i64) {
+        self.now = self.now.saturating_add(delta);
+        self.shown = self.shown.max(u64::try_from(self.now).unwrap_or(0));
+    }
+}
+
+// === impl Histogram ===
+
+impl Histogram {
+    /// Number of observations.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+
+    fn observe(&mut self, ms: u64) {
+        let seconds = ms as f64 / 1000.0;
+        let bucket = BUCKETS.iter().position(|bound| seconds <= *bound).unwrap_or(BUCKETS.len());
+        self.buckets[bucket] += 1;
+        self.sum_ms = self.sum_ms.saturating_add(ms);
+    }
+}
+
+// === impl Aggregates ===
+
+impl Aggregates {
+    /// Adds what an event of this source and project caused. `root`: the session is no sub-agent.
+    pub fn add(&mut self, source: &SourceId, project: Option<&Name>, root: bool, effects: &Effects) {
+        self.change(source, project, root, &effects.counts, 1);
+        for (what, ms) in &effects.observations {
+            if root || !matches!(what, Observation::Turn(_)) {
+                self.histograms.entry((source.clone(), *what)).or_default().observe(*ms);
+            }
+        }
+    }
+
+    /// Exchanges the increments of a stretch that was folded again. Durations that were already observed stay.
+    pub fn exchange(
+        &mut self,
+        source: &SourceId,
+        project: Option<&Name>,
+        root: bool,
+        old: &Effects,
+        new: &Effects,
+    ) {
+        let mut net: Vec<(Count, i64)> = Vec::new();
+        let signed = |list: &[(Count, u64)], sign: i64, net: &mut Vec<(Count, i64)>| {
+            for (count, amount) in list {
+                let delta = sign * i64::try_from(*amount).unwrap_or(i64::MAX);
+                match net.iter_mut().find(|(c, _)| c == count) {
+                    Some((_, sum)) => *sum += delta,
+                    None => net.push((count.clone(), delta)),
+                }
+            }
+        };
+        signed(&old.counts, -1, &mut net);
+        signed(&new.counts, 1, &mut net);
+        for (count, delta) in net {
+            if delta > 0 {
+                self.change(source, project, root, &[(count, delta.unsigned_abs())], 1);
+            } else if delta < 0 {
+                self.change(source, project, root, &[(count, delta.unsigned_abs())], -1);
+            }
+        }
+        let mut left = old.observations.clone();
+        for (what, ms) in &new.observations {
+            if let Some(i) = left.iter().position(|o| o == &(*what, *ms)) {
+                left.swap_remove(i);
+            } else if root || !matches!(what, Observation::Turn(_)) {
+                self.histograms.entry((source.clone(), *what)).or_default().observe(*ms);
+            }
+        }
+    }
+
+    /// Label values that were folded into `other`, by label.
+    pub fn overflows(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.bounds.overflows.iter().map(|(label, n)| (label.as_str(), *n))
+    }
+
+    /// The label a project is counted under; an unseen one is admitted while there is room.
+    pub fn project_label(&mut self, project: Option<&Name>) -> Name {
+        match project {
+            Some(p) => {
+                bound(&mut self.bounds.projects, MAX_PROJECTS, p, "project", &mut self.bounds.overflows)
+            }
+            None => Name::from(""),
+        }
+    }
+
+    /// The label under which a project was admitted, for views.
+    pub fn shown_project<'a>(&'a self, project: Option<&'a Name>) -> &'a str {
+        match project {
+            None => "",
+            Some(p) if self.bounds.projects.contains(p) => p.as_str(),
+            Some(_) => OTHER,
+        }
+    }
+
+    /// The label under which a model was admitted, for views.
+    pub fn shown_model<'a>(&'a self, model: Option<&'a Name>) -> &'a str {
+        match model {
+            None => "",
+            Some(m) if self.bounds.models.contains(m) => m.as_str(),
+            Some(_) => OTHER,
+        }
+    }
+
+    /// Admits a model's name, so that it can be shown.
+    pub fn admit_model(&mut self, model: &Name) {
+        bound(&mut self.bounds.models, MAX_MODELS, model, "model", &mut self.bounds.overflows);
+    }
+
+    fn change(
+        &mut self,
+        source: &SourceId,
+        project: Option<&Name>,
+        root: bool,
+        counts: &[(Count, u64)],
+        sign: i64,
+    ) {
+        for (count, amount) in counts {
+            if count.roots_only() && !root {
+                continue;
+            }
+            let project = if count.by_project() { self.project_label(project) } else { Name::from("") };
+            let key = (source.clone(), project, self.bounded(source, count));
+            self.sums.entry(key).or_default().add(sign * i64::try_from(*amount).unwrap_or(i64::MAX));
+        }
+    }
+
+    fn bounded(&mut self, source: &SourceId, count: &Count) -> Count {
+        let Bounds { tools, models, detectors, overflows, .. } = &mut self.bounds;
+        let mut model = |m: &Name| bound(models, MAX_MODELS, m, "model", overflows);
+        match count {
+            Count::Retry(reason, m) => Count::Retry(*reason, model(m)),
+            Count::RateLimitSignal(m) => Count::RateLimitSignal(model(m)),
+            Count::Tokens(m, provider, kind) => Count::Tokens(model(m), model(provider), *kind),
+            Count::CostNano(m, provider) => Count::CostNano(model(m), model(provider)),
+            Count::ToolCall(tool, outcome) => {
+                let tools = tools.entry(source.clone()).or_default();
+                Count::ToolCall(bound(tools, MAX_TOOLS, tool, "tool", overflows), *outcome)
+            }
+            Count::NativeStuck(detector, layer) => Count::NativeStuck(
+                bound(detectors, MAX_DETECTORS, detector, "detector", overflows),
+                bound(detectors, MAX_DETECTORS, layer, "layer", overflows),
+            ),
+            other => other.clone(),
+        }
+    }
+}
+
+/// The value itself while it is among the first `max`, else `other`.
+fn bound(
+    set: &mut Vec<Name>,
+    max: usize,
+    value: &Name,
+    label: &str,
+    overflows: &mut HashMap<String, u64>,
+) -> Name {
+    if value.as_str().is_empty() || set.contains(value) {
+        return value.clone();
+    }
+    if set.len() < max {
+        set.push(value.clone());
+        return value.clone();
+    }
+    *overflows.entry(label.to_owned()).or_default() += 1;
+    Name::from(OTHER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn effects(counts: Vec<(Count, u64)>) -> Effects {
+        Effects { counts, observations: Vec::new() }
+    }
+
+    #[test]
+    fn what_is_shown_never_falls() {
+        let mut a = Aggregates::default();
+        let source = SourceId::from("codex");
+        let low = Count::Progress(ProgressKind::TestPassed, false);
+        let high = Count::Progress(ProgressKind::TestPassed, true);
+        a.add(&source, None, true, &effects(vec![(low.clone(), 1)]));
+        a.exchange(&source, None, true, &effects(vec![(low.clone(), 1)]), &effects(vec![(high.clone(), 1)]));
+        let sum = |c: &Count| a.sums[&(source.clone(), Name::from(""), c.clone())];
+        assert_eq!((sum(&low).exact(), sum(&low).shown()), (0, 1));
+        assert_eq!((sum(&high).exact(), sum(&high).shown()), (1, 1));
+    }
+
+    #[test]
+    fn labels_are_bounded() {
+        let mut a = Aggregates::default();
+        let source = SourceId::from("push");
+        for i in 0..200 {
+            let name = Name::from(format!("n{i}").as_str());
+            let counts = vec![
+                (Count::Started, 1),
+                (Count::ToolCall(name.clone(), CallOutcome::Ok), 1),
+                (Count::RateLimitSignal(name.clone()), 1),
+            ];
+            a.add(&source, Some(&name), true, &effects(counts));
+        }
+        let tools = a.sums.keys().filter(|(_, _, c)| matches!(c, Count::ToolCall(..))).count();
+        let models = a.sums.keys().filter(|(_, _, c)| matches!(c, Count::RateLimitSignal(_))).count();
+        let projects = a.sums.keys().filter(|(_, _, c)| *c == Count::Started).count();
+        assert_eq!((tools, models, projects), (MAX_TOOLS + 1, MAX_MODELS + 1, MAX_PROJECTS + 1));
+        assert_eq!(a.overflows().map(|(_, n)| n).sum::<u64>(), 160 + 180 + 150);
+    }
+
+    #[test]
+    fn children_count_calls_but_no_sessions() {
+        let mut a = Aggregates::default();
+        let source = SourceId::from("codex");
+        let call = Count::ToolCall(Name::from("shell"), CallOutcome::Ok);
+        a.add(&source, None, false, &effects(vec![(Count::Started, 1), (call, 1)]));
+        assert_eq!(a.sums.len(), 1);
+    }
+}

@@ -1,0 +1,682 @@
+//! The state of a session at a moment, from facts alone. Pure: the same facts and the same `now` give the same
+//! answer, and nothing needs an event to become stalled, waiting or unknown.
+//!
+//! First match wins:
+//! 1. unknown: evidence ran out (source lost, silent too long, ended without a result, never started)
+//! 2. blocked: the last turn failed by a limit whose announced reset lies ahead
+//! 3. failed, cancelled, completed: the last turn or run ended so and nothing has started since
+//! 4. waiting_for_user: a certain action is open; or a probable one, where no certain surface exists
+//! 5. blocked: an episode of retries, limits or guardrails without work since
+//! 6. stalled: silent, call_stuck, step_loop, no_progress
+//! 7. progressing: a turn is open and advanced within five minutes
+//! 8. running: a turn is open
+//! 9. queued: known, nothing started
+
+use serde::{Deserialize, Serialize};
+
+use super::facts::Facts;
+use super::rollup::Rollup;
+use crate::event::{
+    ActionKind, BlockReason, Capabilities, Capability, EndOutcome, ErrorClass, Timestamp, ToolClass,
+    TurnOutcome, Writer,
+};
+
+/// The ten states; exactly one holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Known, nothing started.
+    Queued,
+    /// A turn is open.
+    Running,
+    /// A turn is open and advanced lately.
+    Progressing,
+    /// A person has to act.
+    WaitingForUser,
+    /// It works, but gets nowhere.
+    Stalled,
+    /// Something that is not a person holds it up.
+    Blocked,
+    /// Ended well.
+    Completed,
+    /// Ended badly.
+    Failed,
+    /// Ended because somebody wanted it to.
+    Cancelled,
+    /// Evidence ran out.
+    Unknown,
+}
+
+/// Why the state holds: a closed set, see [`State::reasons`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "each is its own word; the table of design states explains them")]
+pub enum Reason {
+    SourceLost,
+    SilentTooLong,
+    EndedWithoutResult,
+    NeverStarted,
+    Permission,
+    Question,
+    Confirmation,
+    Choice,
+    PlanApproval,
+    Elicitation,
+    Other,
+    Probable,
+    Retry,
+    RateLimit,
+    UsageLimit,
+    LaunchBudget,
+    Guardrail,
+    Dependency,
+    Auth,
+    Backend,
+    WorkflowBlocked,
+    ResetPassed,
+    Silent,
+    CallStuck,
+    Spinning,
+    RepeatingError,
+    SlowLoop,
+    StepLoop,
+    NoProgress,
+    Error,
+    Timeout,
+    Truncated,
+    ProcessGone,
+    Interrupted,
+    ByUser,
+    Stopped,
+    Denied,
+    Deleted,
+    TurnComplete,
+    RunComplete,
+    WorkflowComplete,
+    BackgroundOpen,
+    Working,
+    Starting,
+}
+
+/// Limits of the derived states. They equal the numbers of the shipped alert rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Thresholds {
+    /// Progress younger than this makes a running session progressing, in seconds.
+    pub progressing_seconds: u32,
+    /// Silence without an excuse that stalls, in seconds.
+    pub silent_seconds: u32,
+    /// Age of the oldest call in flight that stalls, in seconds.
+    pub call_stuck_seconds: u32,
+    /// Time without a landing that stalls an active session, in seconds.
+    pub no_progress_seconds: u32,
+    /// Calls since progress it takes for that.
+    pub no_progress_calls: u32,
+    /// Turns since progress it takes for that, or for a loop of steps.
+    pub no_progress_turns: u32,
+    /// Activity older than this is not taken for active, in seconds.
+    pub active_seconds: u32,
+    /// Entries of one step since progress that make a loop.
+    pub step_entries: u32,
+    /// Silence of an open turn without proof of life after which it is unknown, in seconds.
+    pub unknown_seconds: u32,
+    /// The same while a user action is open, in seconds.
+    pub unknown_waiting_seconds: u32,
+    /// Age of an escalated call that is probably a dialog, in seconds.
+    pub probable_seconds: u32,
+    /// Age of an edit call that is probably a dialog, in seconds.
+    pub probable_edit_seconds: u32,
+    /// How long background tasks hold a turn's end, in seconds.
+    pub background_seconds: u32,
+    /// Silence after a final message that ends a session whose source tells no ends, in seconds.
+    pub final_message_seconds: u32,
+}
+
+/// What is known beyond the facts of the session itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Lost<'a> {
+    /// Since when the source counts as lost.
+    pub since: Option<Timestamp>,
+    /// Stretches in which the machine was suspended.
+    pub suspended: &'a [(Timestamp, Timestamp)],
+}
+
+/// The answer: a state, why, and since when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Derived {
+    /// The state.
+    pub state: State,
+    /// Why.
+    pub reason: Reason,
+    /// Since when it holds.
+    pub since: Timestamp,
+    /// The rule of the list above that decided, 1 to 9.
+    pub rule: u8,
+    /// Announced end of a limit, in rule 2.
+    pub until: Option<Timestamp>,
+}
+
+// === impl State ===
+
+impl State {
+    /// Every state, in the order of the documentation.
+    pub const ALL: [Self; 10] = [
+        Self::Queued,
+        Self::Running,
+        Self::Progressing,
+        Self::WaitingForUser,
+        Self::Stalled,
+        Self::Blocked,
+        Self::Completed,
+        Self::Failed,
+        Self::Cancelled,
+        Self::Unknown,
+    ];
+
+    /// The label value.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Progressing => "progressing",
+            Self::WaitingForUser => "waiting_for_user",
+            Self::Stalled => "stalled",
+            Self::Blocked => "blocked",
+            Self::Completed => "completed",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// The state with this spelling.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|s| s.as_str() == text)
+    }
+
+    /// Whether the session is over, as far as it said.
+    pub const fn is_end(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Cancelled)
+    }
+
+    /// Whether a person has to look: the `attention` mode of series shows these.
+    pub const fn needs_attention(self) -> bool {
+        matches!(self, Self::WaitingForUser | Self::Stalled | Self::Blocked | Self::Failed | Self::Unknown)
+    }
+
+    /// The reasons this state can have.
+    pub const fn reasons(self) -> &'static [Reason] {
+        use Reason as R;
+        match self {
+            Self::Unknown => &[R::SourceLost, R::SilentTooLong, R::EndedWithoutResult, R::NeverStarted],
+            Self::WaitingForUser => &[
+                R::Permission,
+                R::Question,
+                R::Confirmation,
+                R::Choice,
+                R::PlanApproval,
+                R::Elicitation,
+                R::Other,
+                R::Probable,
+            ],
+            Self::Blocked => &[
+                R::Retry,
+                R::RateLimit,
+                R::UsageLimit,
+                R::LaunchBudget,
+                R::Guardrail,
+                R::Dependency,
+                R::Auth,
+                R::Backend,
+                R::WorkflowBlocked,
+                R::ResetPassed,
+            ],
+            Self::Stalled => &[
+                R::Silent,
+                R::CallStuck,
+                R::Spinning,
+                R::RepeatingError,
+                R::SlowLoop,
+                R::StepLoop,
+                R::NoProgress,
+            ],
+            Self::Failed => &[
+                R::Error,
+                R::RateLimit,
+                R::UsageLimit,
+                R::Auth,
+                R::Timeout,
+                R::Truncated,
+                R::ProcessGone,
+                R::Interrupted,
+            ],
+            Self::Cancelled => &[R::ByUser, R::Stopped, R::Denied, R::Deleted],
+            Self::Completed => &[R::TurnComplete, R::RunComplete, R::WorkflowComplete, R::BackgroundOpen],
+            Self::Running | Self::Progressing | Self::Queued => &[R::Working, R::Starting],
+        }
+    }
+}
+
+// === impl Reason ===
+
+impl Reason {
+    /// The label value.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::SourceLost => "source_lost",
+            Self::SilentTooLong => "silent_too_long",
+            Self::EndedWithoutResult => "ended_without_result",
+            Self::NeverStarted => "never_started",
+            Self::Permission => "permission",
+            Self::Question => "question",
+            Self::Confirmation => "confirmation",
+            Self::Choice => "choice",
+            Self::PlanApproval => "plan_approval",
+            Self::Elicitation => "elicitation",
+            Self::Other => "other",
+            Self::Probable => "probable",
+            Self::Retry => "retry",
+            Self::RateLimit => "rate_limit",
+            Self::UsageLimit => "usage_limit",
+            Self::LaunchBudget => "launch_budget",
+            Self::Guardrail => "guardrail",
+            Self::Dependency => "dependency",
+            Self::Auth => "auth",
+            Self::Backend => "backend",
+            Self::WorkflowBlocked => "workflow_blocked",
+            Self::ResetPassed => "reset_passed",
+            Self::Silent => "silent",
+            Self::CallStuck => "call_stuck",
+            Self::Spinning => "spinning",
+            Self::RepeatingError => "repeating_error",
+            Self::SlowLoop => "slow_loop",
+            Self::StepLoop => "step_loop",
+            Self::NoProgress => "no_progress",
+            Self::Error => "error",
+            Self::Timeout => "timeout",
+            Self::Truncated => "truncated",
+            Self::ProcessGone => "process_gone",
+            Self::Interrupted => "interrupted",
+            Self::ByUser => "by_user",
+            Self::Stopped => "stopped",
+            Self::Denied => "denied",
+            Self::Deleted => "deleted",
+            Self::TurnComplete => "turn_complete",
+            Self::RunComplete => "run_complete",
+            Self::WorkflowComplete => "workflow_complete",
+            Self::BackgroundOpen => "background_open",
+            Self::Working => "working",
+            Self::Starting => "starting",
+        }
+    }
+
+    /// The reason a pending action of this kind gives.
+    pub const fn of_action(kind: ActionKind) -> Self {
+        match kind {
+            ActionKind::Permission => Self::Permission,
+            ActionKind::Question => Self::Question,
+            ActionKind::Confirmation => Self::Confirmation,
+            ActionKind::Choice => Self::Choice,
+            ActionKind::PlanApproval => Self::PlanApproval,
+            ActionKind::Elicitation => Self::Elicitation,
+            ActionKind::Other => Self::Other,
+        }
+    }
+
+    /// The reason an episode of being held up gives.
+    pub const fn of_block(reason: BlockReason) -> Self {
+        match reason {
+            BlockReason::Retry => Self::Retry,
+            BlockReason::RateLimit => Self::RateLimit,
+            BlockReason::UsageLimit => Self::UsageLimit,
+            BlockReason::LaunchBudget => Self::LaunchBudget,
+            BlockReason::Guardrail => Self::Guardrail,
+            BlockReason::Dependency => Self::Dependency,
+            BlockReason::Auth => Self::Auth,
+            BlockReason::Backend => Self::Backend,
+            BlockReason::WorkflowBlocked => Self::WorkflowBlocked,
+        }
+    }
+
+    /// The reason a failure by this class gives.
+    pub const fn of_failure(class: Option<ErrorClass>) -> Self {
+        match class {
+            Some(ErrorClass::RateLimit) => Self::RateLimit,
+            Some(ErrorClass::UsageLimit | ErrorClass::Billing) => Self::UsageLimit,
+            Some(ErrorClass::Auth) => Self::Auth,
+            Some(ErrorClass::Timeout) => Self::Timeout,
+            _ => Self::Error,
+        }
+    }
+}
+
+// === impl Thresholds ===
+
+impl Default for Thresholds {
+    fn default() -> Self {
+        Self {
+            progressing_seconds: 300,
+            silent_seconds: 600,
+            call_stuck_seconds: 7200,
+            no_progress_seconds: 2700,
+            no_progress_calls: 60,
+            no_progress_turns: 20,
+            active_seconds: 900,
+            step_entries: 4,
+            unknown_seconds: 6 * 3600,
+            unknown_waiting_seconds: 24 * 3600,
+            probable_seconds: 60,
+            probable_edit_seconds: 20,
+            background_seconds: 600,
+            final_message_seconds: 600,
+        }
+    }
+}
+
+/// The state of a session with its sub-agents. `default`: what its source can see unless the session says otherwise.
+pub fn derive(view: &Rollup<'_>, default: Capabilities, limits: &Thresholds, lost: &Lost<'_>) -> Derived {
+    let case =
+        Case { view, root: view.root, caps: view.root.capabilities(default), limits, lost, now: view.now };
+    let found = case
+        .unknown()
+        .or_else(|| case.limited())
+        .or_else(|| case.ended())
+        .or_else(|| case.waiting())
+        .or_else(|| case.held_up())
+        .or_else(|| case.stalled())
+        .or_else(|| case.working())
+        .unwrap_or_else(|| case.queued());
+    // What is dated ahead of now is clamped: a state cannot have begun in the future.
+    Derived { since: found.since.min(view.now), ..found }
+}
+
+struct Case<'a> {
+    view: &'a Rollup<'a>,
+    root: &'a Facts,
+    caps: Capabilities,
+    limits: &'a Thresholds,
+    lost: &'a Lost<'a>,
+    now: Timestamp,
+}
+
+const fn seconds(s: u32) -> i64 {
+    s as i64 * 1000
+}
+
+// === impl Case ===
+
+impl Case<'_> {
+    fn say(&self, rule: u8, state: State, reason: Reason, since: Timestamp) -> Derived {
+        Derived { state, reason, since, rule, until: None }
+    }
+
+    /// Milliseconds the machine was awake since `since`.
+    fn awake(&self, since: Timestamp) -> i64 {
+        let asleep: i64 = self
+            .lost
+            .suspended
+            .iter()
+            .map(|(from, to)| (*to).min(self.now).since((*from).max(since)).max(0))
+            .sum();
+        self.now.since(since) - asleep
+    }
+
+    fn open(&self) -> bool {
+        self.view.works()
+    }
+
+    fn last_activity(&self) -> Timestamp {
+        self.view.last_activity().unwrap_or_else(|| self.root.start().min(self.now))
+    }
+
+    /// Whether the writer of the root or of a working child is proven to live.
+    fn proven_alive(&self) -> bool {
+        self.view.all().any(|f| f.turn.is_some() && f.writer.is_some_and(|(w, _)| w == Writer::Alive))
+    }
+
+    /// When the writer of the open turn was proven gone.
+    fn gone_since(&self) -> Option<Timestamp> {
+        let (writer, at) = self.root.writer?;
+        let turn = self.root.turn.as_ref()?;
+        (writer == Writer::Gone && turn.started.is_none_or(|start| at >= start)).then_some(at)
+    }
+
+    fn unknown(&self) -> Option<Derived> {
+        let unknown = |reason, since| Some(self.say(1, State::Unknown, reason, since));
+        let over = !self.open() && self.root.newest_end_time().is_some();
+        if self.root.deleted_at.is_some() || self.gone_since().is_some() {
+            return None;
+        }
+        if over {
+            let run_unknown = self.root.run_end.as_ref().is_some_and(|e| e.outcome == EndOutcome::Unknown);
+            let turn_unknown =
+                self.root.run_end.is_none() && self.root.turn_end.as_ref().is_some_and(|e| !e.result_known);
+            if run_unknown || turn_unknown {
+                return unknown(
+                    Reason::EndedWithoutResult,
+                    self.root.newest_end_time().unwrap_or(self.root.first_seen),
+                );
+            }
+            return None;
+        }
+        if let Some(since) = self.lost.since {
+            return unknown(Reason::SourceLost, since);
+        }
+        let silence = self.awake(self.last_activity());
+        let waits = self.view.certain_action().is_some();
+        let limit = if waits { self.limits.unknown_waiting_seconds } else { self.limits.unknown_seconds };
+        if !self.proven_alive() && silence >= seconds(limit) {
+            let reason = if self.open() || self.root.turn_end.is_some() {
+                Reason::SilentTooLong
+            } else {
+                Reason::NeverStarted
+            };
+            return unknown(reason, self.last_activity().plus(seconds(limit)));
+        }
+        let final_word =
+            !self.caps.has(Capability::Ends) && self.root.message_last && self.view.calls().in_flight == 0;
+        if final_word && self.open() && silence >= seconds(self.limits.final_message_seconds) {
+            return unknown(
+                Reason::EndedWithoutResult,
+                self.last_activity().plus(seconds(self.limits.final_message_seconds)),
+            );
+        }
+        None
+    }
+
+    fn limited(&self) -> Option<Derived> {
+        let end = self.root.turn_end.as_ref()?;
+        let limit =
+            matches!(end.error, Some(ErrorClass::RateLimit | ErrorClass::UsageLimit | ErrorClass::Billing));
+        let reset = end.reset.filter(|r| *r > self.now)?;
+        if self.open() || end.outcome != TurnOutcome::Failed || !limit || self.root.deleted_at.is_some() {
+            return None;
+        }
+        let reason = Reason::of_failure(end.error);
+        let since = end.time.unwrap_or(self.root.first_seen);
+        Some(Derived { until: Some(reset), ..self.say(2, State::Blocked, reason, since) })
+    }
+
+    fn ended(&self) -> Option<Derived> {
+        let say = |state, reason, since: Option<Timestamp>| {
+            Some(self.say(3, state, reason, since.unwrap_or_else(|| self.last_activity())))
+        };
+        if let Some(deleted) = self.root.deleted_at {
+            return say(State::Cancelled, Reason::Deleted, Some(deleted));
+        }
+        if let Some(gone) = self.gone_since() {
+            return say(State::Failed, Reason::ProcessGone, Some(gone));
+        }
+        if self.open() {
+            return None;
+        }
+        if let Some(end) = &self.root.run_end {
+            return match end.outcome {
+                EndOutcome::Completed if end.workflow => {
+                    say(State::Completed, Reason::WorkflowComplete, end.time)
+                }
+                EndOutcome::Completed => say(State::Completed, Reason::RunComplete, end.time),
+                EndOutcome::Failed => say(State::Failed, self.failure(end.error), end.time),
+                EndOutcome::Cancelled => say(State::Cancelled, self.cancellation(), end.time),
+                EndOutcome::Unknown => None,
+            };
+        }
+        let end = self.root.turn_end.as_ref()?;
+        match end.outcome {
+            TurnOutcome::Completed if !self.root.background.is_empty() => {
+                let since = end.time.unwrap_or_else(|| self.last_activity());
+                if self.awake(since) < seconds(self.limits.background_seconds) {
+                    return Some(self.say(8, State::Running, Reason::Working, since));
+                }
+                say(
+                    State::Completed,
+                    Reason::BackgroundOpen,
+                    Some(since.plus(seconds(self.limits.background_seconds))),
+                )
+            }
+            TurnOutcome::Completed => say(State::Completed, Reason::TurnComplete, end.time),
+            TurnOutcome::Failed => say(State::Failed, self.failure(end.error), end.time),
+            TurnOutcome::Truncated => say(State::Failed, Reason::Truncated, end.time),
+            TurnOutcome::Interrupted => say(State::Failed, Reason::Interrupted, end.time),
+            TurnOutcome::Cancelled => say(State::Cancelled, self.cancellation(), end.time),
+        }
+    }
+
+    /// The class of a failure: the run's own, else the turn's that ended with it.
+    fn failure(&self, class: Option<ErrorClass>) -> Reason {
+        let turn = self.root.turn_end.as_ref();
+        match turn.map(|e| e.outcome) {
+            Some(TurnOutcome::Truncated) => Reason::Truncated,
+            Some(TurnOutcome::Interrupted) => Reason::Interrupted,
+            _ => Reason::of_failure(class.or_else(|| turn.and_then(|e| e.error))),
+        }
+    }
+
+    fn cancellation(&self) -> Reason {
+        let turn = self.root.turn_end.as_ref();
+        let asked = |at: Timestamp| turn.and_then(|e| e.started).is_none_or(|start| at >= start);
+        if turn.is_some_and(|e| e.denied) {
+            Reason::Denied
+        } else if self.root.stop.is_some_and(|s| asked(s.requested_at)) {
+            Reason::Stopped
+        } else {
+            Reason::ByUser
+        }
+    }
+
+    fn waiting(&self) -> Option<Derived> {
+        if let Some((_, action)) = self.view.certain_action() {
+            return Some(self.say(4, State::WaitingForUser, Reason::of_action(action.kind), action.since));
+        }
+        let since = self.probable_since()?;
+        Some(self.say(4, State::WaitingForUser, Reason::Probable, since))
+    }
+
+    /// Since when an open call is probably a dialog: declared so, escalated, or an edit that should have taken
+    /// milliseconds; only with a person in front, and only where no certain surface exists.
+    fn probable_since(&self) -> Option<Timestamp> {
+        let declared = self.view.actions().first().map(|(_, a)| a.since);
+        if declared.is_some() {
+            return declared;
+        }
+        if self.caps.has(Capability::PendingActions) || self.root.info.interactive != Some(true) {
+            return None;
+        }
+        let mut oldest: Option<Timestamp> = None;
+        for facts in self.view.all().filter(|f| f.turn.is_some()) {
+            for call in facts.open_calls.iter().filter(|c| self.view.in_flight(facts, c)) {
+                let limit = match (call.start.asks, call.start.class) {
+                    (Some(true), _) => self.limits.probable_seconds,
+                    (None, ToolClass::Edit) => self.limits.probable_edit_seconds,
+                    _ => continue,
+                };
+                let Some(since) = call.since else { continue };
+                if self.awake(since) >= seconds(limit) {
+                    oldest = Some(oldest.map_or(since, |o| o.min(since)));
+                }
+            }
+        }
+        oldest
+    }
+
+    fn held_up(&self) -> Option<Derived> {
+        let blocked = self.root.blocked.as_ref()?;
+        if let Some(until) = blocked.until.filter(|until| *until <= self.now) {
+            return Some(self.say(5, State::Blocked, Reason::ResetPassed, until));
+        }
+        let reason = Reason::of_block(blocked.reason);
+        Some(Derived { until: blocked.until, ..self.say(5, State::Blocked, reason, blocked.since) })
+    }
+
+    fn stalled(&self) -> Option<Derived> {
+        if !self.open() {
+            return None;
+        }
+        let say = |reason, since| Some(self.say(6, State::Stalled, reason, since));
+        let calls = self.view.calls();
+        let last_activity = self.last_activity();
+        let excused = calls.excusing > 0 || self.view.all().any(|f| !f.background.is_empty());
+        if !excused && self.awake(last_activity) >= seconds(self.limits.silent_seconds) {
+            return say(Reason::Silent, last_activity.plus(seconds(self.limits.silent_seconds)));
+        }
+        if let Some(oldest) = calls.oldest
+            && self.awake(oldest) >= seconds(self.limits.call_stuck_seconds)
+        {
+            return say(Reason::CallStuck, oldest.plus(seconds(self.limits.call_stuck_seconds)));
+        }
+        if !self.caps.has(Capability::Progress)
+            || self.awake(last_activity) >= seconds(self.limits.active_seconds)
+        {
+            return None;
+        }
+        let turns = self.view.turns_since_progress();
+        let many_turns = turns >= u64::from(self.limits.no_progress_turns);
+        if self.root.step_entries_max() >= self.limits.step_entries || many_turns {
+            return say(Reason::StepLoop, last_activity);
+        }
+        let clear = self
+            .view
+            .last_progress()
+            .unwrap_or_else(|| self.root.start())
+            .max(self.root.last_prompt.unwrap_or_default());
+        let many_calls = self.view.calls_since_progress() >= u64::from(self.limits.no_progress_calls);
+        let expected = self.root.info.read_only != Some(true);
+        if expected && many_calls && self.awake(clear) >= seconds(self.limits.no_progress_seconds) {
+            return say(Reason::NoProgress, clear.plus(seconds(self.limits.no_progress_seconds)));
+        }
+        None
+    }
+
+    fn working(&self) -> Option<Derived> {
+        if !self.open() {
+            return None;
+        }
+        let started = self.root.turn.as_ref().and_then(|t| t.started).unwrap_or_else(|| self.root.start());
+        if let Some(progress) = self.view.last_progress().filter(|_| self.caps.has(Capability::Progress))
+            && self.now.since(progress) < seconds(self.limits.progressing_seconds)
+        {
+            return Some(self.say(7, State::Progressing, Reason::Working, self.progressing_since(progress)));
+        }
+        let faded = self.view.last_progress().map(|p| p.plus(seconds(self.limits.progressing_seconds)));
+        Some(self.say(8, State::Running, Reason::Working, faded.map_or(started, |f| f.max(started))))
+    }
+
+    /// Start of the unbroken run of progress facts that ends with the newest one, as far as they are kept.
+    fn progressing_since(&self, newest: Timestamp) -> Timestamp {
+        let mut times: Vec<Timestamp> =
+            self.view.all().flat_map(|f| &f.recent_progress).map(|p| p.time).collect();
+        times.sort_unstable();
+        let mut since = newest;
+        for time in times.into_iter().rev() {
+            if since.since(time) >= seconds(self.limits.progressing_seconds) {
+                break;
+            }
+            since = since.min(time);
+        }
+        since
+    }
+
+    fn queued(&self) -> Derived {
+        self.say(9, State::Queued, Reason::Starting, self.root.start())
+    }
+}

@@ -1,0 +1,157 @@
+//! Makes the order of arrival irrelevant for a short while. A session keeps its facts as of two seconds ago
+//! (`base`) and the events since; an event that arrives late is put in its place and the stretch is folded again.
+//! Without it every register of the fold would have to be commutative by itself; with it the fold reads its events
+//! in order, whatever the source, the batch borders or the file they came from.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::counts::Effects;
+use super::facts::Facts;
+use crate::event::{Event, Timestamp};
+
+/// How far back, in event time, a late event is still put in its place.
+const SPAN_MS: i64 = 2_000;
+/// Events held for that, at most: bounds memory and the cost of folding again.
+const MAX_HELD: usize = 256;
+/// After so much silence nothing is held any more.
+const IDLE_MS: i64 = 5_000;
+
+/// One session of the owner task: facts to publish, and what it takes to correct them.
+#[derive(Debug)]
+pub struct Session {
+    head: Arc<Facts>,
+    /// Facts before `held`; `None` while nothing is held.
+    base: Option<Box<Facts>>,
+    held: Vec<Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    key: (i64, u8, u64),
+    event: Event,
+    effects: Effects,
+}
+
+/// What an event changed in the sums: `old` is taken back, `new` comes in its place.
+#[derive(Debug, Default)]
+pub struct Change {
+    /// Effects of the stretch before it was folded again.
+    pub old: Effects,
+    /// Effects now.
+    pub new: Effects,
+}
+
+/// The stored form of a session.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Row {
+    facts: Facts,
+    held: Vec<Event>,
+}
+
+// === impl Session ===
+
+impl Session {
+    /// A session that was just heard of.
+    pub fn new(facts: Facts) -> Self {
+        Self { head: Arc::new(facts), base: None, held: Vec::new() }
+    }
+
+    /// The facts, for reading and publishing.
+    pub fn facts(&self) -> &Arc<Facts> {
+        &self.head
+    }
+
+    /// Takes an event in, at its place in time.
+    pub fn apply(&mut self, event: Event) -> Change {
+        let newest = self.held.last().map(|h| h.key.0);
+        let time = event.time.map(Timestamp::as_millis).or(newest).unwrap_or(i64::MIN);
+        let key = (time, event.fact.rank(), event.id.unwrap_or(u64::MAX));
+        if self.base.is_none() {
+            self.base = Some(Box::new((*self.head).clone()));
+        }
+        if self.held.last().is_none_or(|last| last.key <= key) {
+            let mut effects = Effects::default();
+            Arc::make_mut(&mut self.head).apply(&event, &mut effects);
+            let change = Change { old: Effects::default(), new: effects.clone() };
+            self.held.push(Held { key, event, effects });
+            self.settle();
+            return change;
+        }
+        let at = self.held.partition_point(|h| h.key <= key);
+        let mut change = Change::default();
+        for held in &self.held[at..] {
+            change.old.counts.extend(held.effects.counts.iter().cloned());
+            change.old.observations.extend(held.effects.observations.iter().copied());
+        }
+        self.held.insert(at, Held { key, event, effects: Effects::default() });
+        self.refold(at, &mut change.new);
+        self.settle();
+        change
+    }
+
+    /// Lets go of what is held for corrections, once a session has fallen silent.
+    pub fn rest(&mut self, now: Timestamp) {
+        if self.base.is_some() && now.since(self.head.last_heard()) > IDLE_MS {
+            self.base = None;
+            self.held = Vec::new();
+        }
+    }
+
+    /// The stored form.
+    pub fn row(&self) -> RowRef<'_> {
+        RowRef {
+            facts: self.base.as_deref().unwrap_or(&self.head),
+            held: self.held.iter().map(|h| &h.event).collect(),
+        }
+    }
+
+    /// From the stored form.
+    pub fn from_row(row: Row) -> Self {
+        let mut session = Self::new(row.facts);
+        for event in row.held {
+            session.apply(event);
+        }
+        session
+    }
+
+    /// Folds everything held again, from the base; effects from position `from` on are new.
+    fn refold(&mut self, from: usize, new: &mut Effects) {
+        let Some(base) = &self.base else { return };
+        let mut facts = (**base).clone();
+        for (i, held) in self.held.iter_mut().enumerate() {
+            let mut effects = Effects::default();
+            facts.apply(&held.event, &mut effects);
+            if i >= from {
+                new.counts.extend(effects.counts.iter().cloned());
+                new.observations.extend(effects.observations.iter().copied());
+            }
+            held.effects = effects;
+        }
+        self.head = Arc::new(facts);
+    }
+
+    /// Moves what is older than the span into the base.
+    fn settle(&mut self) {
+        let newest = self.held.last().map_or(i64::MIN, |h| h.key.0);
+        let mut done = self.held.partition_point(|h| h.key.0 < newest.saturating_sub(SPAN_MS));
+        done = done.max(self.held.len().saturating_sub(MAX_HELD));
+        // In fours of the bound, so that a steady stream does not shift the whole list for each event.
+        if done == 0 || (done < MAX_HELD / 4 && self.held.len() < MAX_HELD) && done < self.held.len() / 2 {
+            return;
+        }
+        if let Some(base) = &mut self.base {
+            for held in self.held.drain(..done) {
+                base.apply(&held.event, &mut Effects::default());
+            }
+        }
+    }
+}
+
+/// The stored form, borrowed.
+#[derive(Debug, Serialize)]
+pub struct RowRef<'a> {
+    facts: &'a Facts,
+    held: Vec<&'a Event>,
+}
