@@ -8,4 +8,5 @@ pub mod clock;
 pub mod event;
 pub mod session;
 pub mod sources;
+pub mod store;
 pub mod telemetry;

@@ -155,6 +155,8 @@ pub enum Fact {
     Writer(Writer),
     /// A background task (not agent) was declared or ended.
     Background { task: Id, running: bool },
+    /// The store saw an episode of being stalled begin; only for counting it once, never pushed.
+    StallBegan { reason: Id },
     /// A type this version does not know: bookkeeping, and counted.
     Unknown,
 }
@@ -361,6 +363,7 @@ impl Fact {
             Self::Activity { .. } => "activity",
             Self::Writer(_) => "writer",
             Self::Background { .. } => "background",
+            Self::StallBegan { .. } => "session.stalled",
             Self::Unknown => "unknown",
         }
     }
@@ -395,7 +398,8 @@ impl Fact {
             Self::TurnEnded { .. } => 21,
             Self::SessionEnded { .. } => 22,
             Self::Writer(_) => 23,
-            Self::SessionDeleted => 24,
+            Self::StallBegan { .. } => 24,
+            Self::SessionDeleted => 25,
         }
     }
 }
