@@ -6,5 +6,6 @@
 
 pub mod clock;
 pub mod event;
+pub mod ingest;
 pub mod sources;
 pub mod telemetry;
