@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(text, [b"{1}".as_slice(), b"{2}", b"\xef\xbb\xbf{3}"]);
         assert_eq!(lines[0].1, 8);
         assert_eq!(read, Read::default());
-        assert_eq!((place.offset, place.searched), (26, 28));
+        assert_eq!((place.offset, place.searched), (25, 27));
     }
 
     #[test]

@@ -67,6 +67,8 @@ pub struct Followed<'a> {
     pub position: Position,
     /// Whether it changed lately.
     pub active: bool,
+    /// Whether it waits to be read.
+    pub waits: bool,
 }
 
 /// What a read did.
@@ -269,15 +271,20 @@ impl Tail {
         Look { stop: news.stop, ..std::mem::take(&mut self.look) }
     }
 
-    /// The next file with something to read: live ones first.
-    pub fn next_file(&mut self) -> Option<Handle> {
+    /// Looks at one path now, as if the kernel had named it.
+    pub fn look_at(&mut self, path: &Path, now_ms: i64) {
+        self.touch(path, false, now_ms);
+    }
+
+    /// The next file with something to read, live ones first, and whether it is one.
+    pub fn next_file(&mut self) -> Option<(Handle, bool)> {
         for lane in [Lane::Live, Lane::History] {
             while let Some(handle) = self.queue(lane).pop_front() {
                 // It may have moved to the other lane, or gone.
                 if let Some(entry) = self.files.get_mut(&handle)
                     && entry.queued == Some(lane)
                 {
-                    return Some(handle);
+                    return Some((handle, lane == Lane::Live));
                 }
             }
         }
@@ -301,6 +308,7 @@ impl Tail {
             root: e.root,
             position: e.position(),
             active: e.changed.is_some_and(|at| at.elapsed() < RECENT),
+            waits: e.queued.is_some(),
         })
     }
 
@@ -338,6 +346,13 @@ impl Tail {
         entry.place = Place { offset: position.offset, searched: position.offset };
         entry.head = position.head;
         true
+    }
+
+    /// Reads a file from its head again.
+    pub fn restart(&mut self, handle: Handle) {
+        if let Some(entry) = self.files.get_mut(&handle) {
+            entry.restart();
+        }
     }
 
     /// Reads from a file of [`Tail::next_file`]: whole lines, up to `budget` bytes or until `on_line` breaks.
@@ -486,6 +501,11 @@ impl Tail {
         let Some(name) = stream_name(&path) else { return };
         let known = self.by_id.get(&stat.id).copied().and_then(|h| Some((h, self.files.get_mut(&h)?)));
         if let Some((handle, entry)) = known {
+            // Two paths to one file: the first one stays, as long as it is one.
+            if entry.path != path && entry.still_there() == Some(true) {
+                entry.sweep = self.sweeps;
+                return;
+            }
             if !entry.is_packed() && *entry.name == *name {
                 let changed = entry.stat.size != stat.size || entry.stat.mtime_ms != stat.mtime_ms;
                 let worth_reading = changed || entry.failed || entry.path != path;
