@@ -6,4 +6,3 @@ mod files;
 mod harness;
 mod locks;
 mod restart;
-mod tail;

@@ -4,6 +4,7 @@
 mod feed;
 mod run;
 mod saved;
+mod stream;
 mod writer;
 
 use std::ffi::OsStr;

@@ -10,12 +10,11 @@ use std::time::{Duration, Instant};
 
 use super::feed::{Feed, MAX_INPUT};
 use super::saved::Saved;
+use super::stream::{Shared, Stream};
 use super::{FileSource, Surroundings, agent_folders};
-use crate::clock::Clock;
-use crate::event::{Event, Fact, Name, Reducer, SessionId, SourceHealth, SourceId, Timestamp};
+use crate::event::{Fact, Name, SessionId, SourceHealth, SourceId, Timestamp};
 use crate::ingest::{Handle, Options, Outcome, RootState, Tail, Wake};
-use crate::sources::{Context, Decode, Record};
-use crate::telemetry::Telemetry;
+use crate::sources::{Context, Record};
 
 /// Time between two questions about locks.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
@@ -34,28 +33,6 @@ struct Home {
     since: Timestamp,
 }
 
-/// A followed file and its decoder.
-struct Stream {
-    key: u64,
-    /// The decoder, while the file is active.
-    decoder: Option<Box<dyn Decode>>,
-    /// Everything else, and the decoder's checkpoint while there is none.
-    saved: Saved,
-    session: Option<SessionId>,
-    /// Name of its lock file.
-    lock: Option<String>,
-    warned: bool,
-}
-
-/// What all streams of the source share.
-struct Shared {
-    def: FileSource,
-    source: SourceId,
-    reducer: Arc<Reducer>,
-    telemetry: Arc<Telemetry>,
-    clock: Clock,
-}
-
 /// A running file source.
 pub(super) struct Run {
     shared: Shared,
@@ -71,92 +48,6 @@ pub(super) struct Run {
     scanned: bool,
     next_probe: Instant,
     watched: (usize, usize),
-}
-
-// === impl Shared ===
-
-impl Shared {
-    /// Names a stream, never shows it.
-    fn key(&self, name: &str) -> u64 {
-        self.reducer.hash_all(&[self.source.as_str().as_bytes(), name.as_bytes()])
-    }
-
-    fn restore(&self, checkpoint: &[u8]) -> Option<Box<dyn Decode>> {
-        (self.def.restore)(self.source.clone(), self.reducer.clone(), checkpoint)
-    }
-
-    fn count_error(&self, reason: &str, n: u64) {
-        if n > 0 {
-            self.telemetry.decode_errors.with_label_values(&[self.source.as_str(), reason]).inc_by(n);
-        }
-    }
-
-    fn count_records(&self, n: u64, observed: Timestamp) {
-        if n > 0 {
-            let label = [self.source.as_str()];
-            self.telemetry.records.with_label_values(&label).inc_by(n);
-            self.telemetry.source_last_record.with_label_values(&label).set(observed.as_seconds());
-        }
-    }
-
-    /// A fact of our own about a session, at the moment it was seen.
-    fn event(&self, session: &SessionId, what: &str, fact: Fact) -> Event {
-        let observed = self.clock.now();
-        let id = format!("{what}:{}", observed.as_millis());
-        let mut event = Event::new(&self.source, session, observed, fact);
-        event.id = Some(self.reducer.event_id(&self.source, session.as_str(), &id));
-        event.time = Some(observed);
-        event
-    }
-}
-
-// === impl Stream ===
-
-impl Stream {
-    /// Starts at the head of the stream.
-    fn begin(&mut self, shared: &Shared) {
-        self.decoder = Some((shared.def.new)(shared.source.clone(), shared.reducer.clone()));
-        self.saved.lines = 0;
-        (self.session, self.warned) = (None, false);
-    }
-
-    /// Takes a record: counted, decoded, and complained about once.
-    fn take(&mut self, shared: &Shared, record: &Record<'_>, out: &mut Vec<Event>) {
-        let Some(decoder) = &mut self.decoder else { return };
-        self.saved.lines += 1;
-        let Err(error) = decoder.decode(record, out) else { return };
-        shared.count_error(error.as_str(), 1);
-        let (source, reason, line) = (shared.source.as_str(), error.as_str(), self.saved.lines);
-        if std::mem::replace(&mut self.warned, true) {
-            tracing::debug!(source, reason, line, "record skipped");
-        } else {
-            tracing::warn!(source, reason, line, "record skipped; further ones of this file at debug level");
-        }
-    }
-
-    /// The cursor as of now.
-    fn cursor(&mut self, tail: &Tail, handle: Handle, root_keys: &[u64]) -> Vec<u8> {
-        if let Some(decoder) = &self.decoder {
-            self.saved.decoder = decoder.checkpoint();
-            self.session = decoder.session().cloned();
-        }
-        if let Some(file) = tail.get(handle) {
-            self.saved.position = file.position;
-            self.saved.root = root_keys[file.root];
-        }
-        let bytes = self.saved.to_bytes();
-        if self.decoder.is_some() {
-            self.saved.decoder = Vec::new();
-        }
-        bytes
-    }
-
-    /// Keeps of an idle file's decoder only the checkpoint.
-    fn rest(&mut self) {
-        if let Some(decoder) = self.decoder.take() {
-            self.saved.decoder = decoder.checkpoint();
-        }
-    }
 }
 
 // === impl Run ===
@@ -295,7 +186,9 @@ impl Run {
         for kind in stream.decoder.as_mut().map(|d| d.unknown_kinds()).unwrap_or_default() {
             shared.telemetry.unknown_record(shared.source.as_str(), &kind);
         }
-        stream.session = stream.decoder.as_ref().and_then(|d| d.session().cloned());
+        if let Some(session) = stream.decoder.as_ref().and_then(|d| d.session()) {
+            stream.session = Some(session.clone());
+        }
         if slice.moved {
             let value = stream.cursor(tail, handle, root_keys);
             feed.cursor(stream.key, Some(value));

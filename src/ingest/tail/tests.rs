@@ -1,22 +1,30 @@
 //! However a file grows, the same lines come out.
 
+use std::fs::File;
+use std::io::Write as _;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_session_exporter::clock::Clock;
-use agent_session_exporter::ingest::{Options, Outcome, Tail, Wake};
 use proptest::prelude::*;
 
-use crate::harness::{age, append};
+use super::{Options, Outcome, Tail, Wake};
+
+/// 2026, in milliseconds.
+const NOW: i64 = 1_780_000_000_000;
+
+fn append(path: &Path, bytes: impl AsRef<[u8]>) {
+    let mut file = File::options().append(true).create(true).open(path).unwrap();
+    file.write_all(bytes.as_ref()).unwrap();
+}
 
 fn tail_of(root: &Path) -> Tail {
     let options = Options {
         roots: vec![root.to_owned()],
         accepts: |_| true,
         max_age_ms: i64::MAX,
-        hash: Arc::new(|b| b.iter().fold(5381, |h, c| h * 33 % 0xffff_fffb ^ u64::from(*c))),
+        hash: Arc::new(|b| b.iter().fold(5381, |h, c| (h * 33 % 0xffff_fffb) ^ u64::from(*c))),
         poll_only: true,
     };
     Tail::new(options, Arc::new(Wake::default()))
@@ -24,7 +32,7 @@ fn tail_of(root: &Path) -> Tail {
 
 /// Looks once and reads everything there is, in slices of about `budget` bytes.
 fn drain(tail: &mut Tail, budget: u64, lines: &mut Vec<Vec<u8>>) {
-    tail.look(Duration::ZERO, Clock::system().now().as_millis());
+    tail.look(Duration::ZERO, NOW);
     while let Some((handle, _)) = tail.next_file() {
         let outcome = tail.read(handle, budget, &mut |line| {
             lines.push(line.bytes.to_vec());
@@ -55,7 +63,7 @@ proptest! {
             let end = content.len().min(at + piece);
             append(&path, &content[at..end]);
             // A look at the file itself, without waiting for the next one that is due.
-            tail.look_at(&path, Clock::system().now().as_millis());
+            tail.touch(&path, false, NOW);
             drain(&mut tail, budget, &mut lines);
             at = end;
             if at == content.len() {
@@ -70,8 +78,11 @@ proptest! {
 fn newest_first_and_live_before_history() {
     let root = tempfile::tempdir().unwrap();
     for (name, days) in [("c", 3), ("a", 1), ("b", 2), ("live", 0)] {
-        append(&root.path().join(name), format!("{name}\n"));
-        age(&root.path().join(name), days);
+        let path = root.path().join(name);
+        append(&path, format!("{name}\n"));
+        let modified =
+            std::time::UNIX_EPOCH + Duration::from_millis(NOW as u64) - days * Duration::from_secs(86_400);
+        File::options().append(true).open(&path).unwrap().set_modified(modified).unwrap();
     }
     let (mut tail, mut lines) = (tail_of(root.path()), Vec::new());
     drain(&mut tail, u64::MAX, &mut lines);
