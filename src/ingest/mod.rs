@@ -38,7 +38,7 @@ pub struct Position {
     pub id: FileId,
     /// Start of the first line that was not read.
     pub offset: u64,
-    /// Keyed hash of the first bytes, at most [`read::HEAD`] and at most `offset` of them.
+    /// Keyed hash of the first bytes, at most 256 and at most `offset` of them.
     pub head: u64,
     /// A compressed file that was read to its end: it never grows.
     pub done: bool,

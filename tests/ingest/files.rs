@@ -20,6 +20,7 @@ async fn new_files_and_lines_are_seen_within_a_quarter_of_a_second() {
     let mut home = Home::new();
     let mut running = home.start();
     running.scanned().await;
+    assert_eq!(running.home().telemetry.watched_roots.with_label_values(&["inotify"]).get(), 2);
     let (mut found, mut grown) = (Vec::new(), Vec::new());
     for i in 0..9 {
         let path = running.home().path(&format!("sessions/2026/08/{:02}/r-{i}.jsonl", i % 5 + 1));

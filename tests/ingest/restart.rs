@@ -94,7 +94,7 @@ async fn what_was_deleted_or_moved_meanwhile() {
     let mut running = home.start();
     running.scanned().await;
     assert!(running.health.iter().all(|h| !h.up), "what had files once is down without them");
-    running.rest(std::time::Duration::from_secs(6)).await;
+    running.rest(std::time::Duration::from_secs(2)).await;
     assert_eq!(running.end().await.len(), 0);
     assert_eq!(home.cursors.len(), 2);
 }

@@ -27,6 +27,8 @@ const SHARE_HASTY: u32 = 10;
 /// A file must be missing for this long before it counts as gone: it may be on its way to another folder, which
 /// was listed before it arrived there.
 const CONFIRM: Duration = Duration::from_millis(250);
+/// The second sweep comes soon: what is in neither of the first two is not there.
+const SECOND_SWEEP: Duration = Duration::from_secs(1);
 /// Extension of compressed files.
 const PACKED: &str = ".zst";
 
@@ -244,6 +246,9 @@ impl Tail {
         self.next_sweep = self.pause(spent, SWEEP_EVERY, SWEEP_EVERY_POLLING);
         if self.files.values().any(|e| e.missing.is_some()) {
             self.sweep_soon(CONFIRM);
+        }
+        if self.sweeps == 1 {
+            self.sweep_soon(SECOND_SWEEP);
         }
         self.look.swept = true;
     }
