@@ -229,6 +229,7 @@ async fn folders_that_come_later_and_go_again() {
     let away = running.home().path("away");
     fs::rename(running.home().path("sessions"), &away).unwrap();
     running.until(|r| r.health.last().is_some_and(|h| !h.up)).await;
+    running.rest(2 * QUIET).await;
     assert_eq!(up(&running), 0);
     fs::rename(&away, running.home().path("sessions")).unwrap();
     running.until(|r| r.health.last().is_some_and(|h| h.up)).await;
