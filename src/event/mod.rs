@@ -94,8 +94,16 @@ pub enum Fact {
     SessionDeleted,
     /// `turn.started`
     TurnStarted { trigger: Trigger },
-    /// `turn.ended`; `reset`: when a limit that ended it is announced to be lifted; `denied`: a person's refusal ended it.
-    TurnEnded { outcome: TurnOutcome, error: Option<ErrorClass>, reset: Option<Timestamp>, denied: bool },
+    /// `turn.ended`; `reset`: when a limit that ended it is announced to be lifted; `denied`: a person's refusal
+    /// ended it; `result_known` false: the source ends failed and completed turns with the same record, so that
+    /// `outcome` counts the turn, but claims nothing about the session.
+    TurnEnded {
+        outcome: TurnOutcome,
+        error: Option<ErrorClass>,
+        reset: Option<Timestamp>,
+        denied: bool,
+        result_known: bool,
+    },
     /// `workflow.step.started`
     StepStarted(Step),
     /// `workflow.step.completed`

@@ -1,5 +1,7 @@
 //! The list of sources, and what each of them hands over. A source is one file here plus its line in [`LIST`].
 
+pub mod codex;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 use crate::clock::Clock;
-use crate::event::{Batch, Capabilities, Event, Reducer, Timestamp};
+use crate::event::{Batch, Capabilities, Event, Reducer, SessionId, Timestamp};
 use crate::telemetry::Telemetry;
 
 /// A source describes itself; config, `check`, docs and the app walk [`LIST`].
@@ -84,6 +86,14 @@ pub trait Decode: Send {
 
     /// What has to survive a restart, at most 64 KiB.
     fn checkpoint(&self) -> Vec<u8>;
+
+    /// The session the stream is about, once it said so.
+    fn session(&self) -> Option<&SessionId>;
+
+    /// Kinds of records met since the last call that this version does not know, for `unknown_records_total`.
+    fn unknown_kinds(&mut self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 // === impl DecodeError ===
