@@ -8,8 +8,8 @@ use super::wire::{
 };
 use super::{Codex, Emit};
 use crate::event::{
-    ActivityClass, BlockReason, EndOutcome, ErrorClass, Evidence, Fact, ProgressKind, Tally, Timestamp,
-    Trigger, TurnOutcome,
+    ActivityClass, BlockReason, EndOutcome, ErrorClass, Evidence, Fact, ProgressKind, SessionInfo, Tally,
+    Timestamp, Trigger, TurnOutcome,
 };
 
 /// First version whose turns say that they failed.
@@ -124,7 +124,20 @@ impl Codex {
             "" => Trigger::Unknown,
             _ => Trigger::Machine,
         };
+        self.driven_by(e, &word(attribution.turn_trigger));
         self.push(e, Fact::TurnStarted { trigger });
+    }
+
+    /// A thread may be begun by `codex exec` and taken up in front of a person, or the other way round; versions
+    /// that name the trigger of a turn tell which process writes now.
+    fn driven_by(&mut self, e: &mut Emit<'_>, trigger: &str) {
+        let run = trigger == "exec";
+        if self.state.child || self.state.run == run || !(run || trigger == "user") {
+            return;
+        }
+        self.state.run = run;
+        let info = SessionInfo { interactive: Some(!run), ..SessionInfo::default() };
+        self.push(e, Fact::SessionUpdated(info));
     }
 
     fn task_complete(&mut self, e: &mut Emit<'_>, msg: &EventMsg<'_>) {

@@ -70,12 +70,14 @@ impl Codex {
         Some(Self { source, reducer, state, unknown: Vec::new() })
     }
 
-    /// Gives the session a name where the stream may not say one: the id in a file's name. What the stream says
-    /// later wins.
+    /// Gives the thread an id where the stream may not say one, because its head is damaged, too long or was
+    /// never written: the id in a file's name. What the stream says later wins.
     #[must_use]
-    pub fn named(mut self, session: &str) -> Self {
+    pub fn named(mut self, thread: &str) -> Self {
         if self.state.session.is_none() {
-            self.state.session = Some(SessionId::from(self.reducer.bounded(session).as_str()));
+            self.state.session = Some(self.session_id(thread));
+            self.state.thread = Some(self.reducer.hash(thread.as_bytes()));
+            self.state.made_ms = made_ms(thread);
         }
         self
     }

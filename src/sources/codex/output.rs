@@ -94,12 +94,12 @@ fn header_form(whole: &str) -> Option<Output<'_>> {
         {
             break;
         }
-        if after.is_empty() {
+        rest = after;
+        if rest.is_empty() {
             break;
         }
-        rest = after;
     }
-    said.map(|said| Output { said, body: Cow::Borrowed("") })
+    said.map(|said| Output { said, body: Cow::Borrowed(rest) })
 }
 
 /// Sentences of the harness where a call did not run, as recorded.
@@ -109,9 +109,6 @@ fn own_words(whole: &str) -> Said {
         end -= 1;
     }
     let head = &whole[..end];
-    if head.starts_with("aborted by user") || head.starts_with("aborted\n") || head == "aborted" {
-        return Said::Interrupted;
-    }
     let refused = head.contains("rejected by user")
         && ["exec_command failed", "exec command rejected", "patch rejected", "apply_patch", "shell"]
             .iter()
@@ -270,7 +267,7 @@ mod tests {
                 "tick",
             ),
             ("Wall time: 2.3 seconds\naborted by user", Said::Interrupted, ""),
-            ("aborted by user after 2.2s", Said::Interrupted, "aborted by user after 2.2s"),
+            ("aborted by user after 2.2s", Said::Interrupted, ""),
             ("Wall time: 0.0028 seconds\nOutput:", Said::Over, ""),
         ] {
             assert_eq!(parse(whole), Output { said, body: Cow::Borrowed(body) }, "{whole}");

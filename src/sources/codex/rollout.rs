@@ -119,7 +119,7 @@ impl Codex {
 
         let interactive = match (child || exec, source.is_some()) {
             (true, _) => Some(false),
-            // 0.39 names neither a source nor a originator of its own for `codex exec`.
+            // 0.39 names neither a source nor an originator of its own for `codex exec`.
             (false, known) => known.then_some(true),
         };
         let info = SessionInfo {
