@@ -3,11 +3,11 @@
 
 use std::borrow::Cow;
 
+use serde_json::value::RawValue;
+
 use super::output::{self, Said};
 use super::state::{Open, Running};
-use super::wire::{
-    Arguments, EventMsg, Item, Raw, ResponseItem, Tagged, blocks, changes, millis, object, read, text, word,
-};
+use super::wire::{Arguments, EventMsg, Item, Raw, ResponseItem, Tagged, blocks, object, read, text, word};
 use super::{Codex, Emit};
 use crate::event::reduce::normal_command;
 use crate::event::{
@@ -18,42 +18,42 @@ use crate::event::{
 /// Arguments that say how long to wait and how much to show, not what to do.
 const NOT_IN_KEY: [&str; 3] = ["yield_time_ms", "max_output_tokens", "timeout_ms"];
 /// Name under which commands inside a script are shown: that of the tool the script calls.
-const COMMAND_TOOL: &str = "exec_command";
+pub(super) const COMMAND_TOOL: &str = "exec_command";
 
 /// A call that begins.
-struct Start<'a> {
-    call: &'a str,
-    tool: &'a str,
-    class: ToolClass,
-    key: Option<u64>,
-    target: Option<u64>,
-    commands: Commands,
-    asks: Option<bool>,
+pub(super) struct Start<'a> {
+    pub(super) call: &'a str,
+    pub(super) tool: &'a str,
+    pub(super) class: ToolClass,
+    pub(super) key: Option<u64>,
+    pub(super) target: Option<u64>,
+    pub(super) commands: Commands,
+    pub(super) asks: Option<bool>,
     /// Lines its patch changes, for the end.
-    diff: Option<u32>,
+    pub(super) diff: Option<u32>,
     /// The process it asks about.
-    process: Option<u64>,
+    pub(super) process: Option<u64>,
 }
 
 /// How a call ends.
-struct End {
-    outcome: CallOutcome,
-    exit_code: Option<i32>,
-    diff: Option<u32>,
-    error: Option<u64>,
-    output: Option<u64>,
-    time: Option<Timestamp>,
+pub(super) struct End {
+    pub(super) outcome: CallOutcome,
+    pub(super) exit_code: Option<i32>,
+    pub(super) diff: Option<u32>,
+    pub(super) error: Option<u64>,
+    pub(super) output: Option<u64>,
+    pub(super) time: Option<Timestamp>,
 }
 
 // === impl End ===
 
 impl End {
-    fn new(outcome: CallOutcome, time: Option<Timestamp>) -> Self {
+    pub(super) fn new(outcome: CallOutcome, time: Option<Timestamp>) -> Self {
         Self { outcome, exit_code: None, diff: None, error: None, output: None, time }
     }
 
     /// The end of a command with this exit code.
-    fn exit(code: i32, time: Option<Timestamp>) -> Self {
+    pub(super) fn exit(code: i32, time: Option<Timestamp>) -> Self {
         let outcome = if code == 0 { CallOutcome::Ok } else { CallOutcome::Error };
         Self { exit_code: Some(code), ..Self::new(outcome, time) }
     }
@@ -62,7 +62,7 @@ impl End {
 // === impl Codex ===
 
 impl Codex {
-    fn call_hash(&self, call: &str) -> u64 {
+    pub(super) fn call_hash(&self, call: &str) -> u64 {
         self.reducer.hash(call.as_bytes())
     }
 
@@ -94,7 +94,13 @@ impl Codex {
         }
     }
 
-    fn push_start(&self, e: &mut Emit<'_>, time: Option<Timestamp>, start: &Start<'_>, nested: bool) {
+    pub(super) fn push_start(
+        &self,
+        e: &mut Emit<'_>,
+        time: Option<Timestamp>,
+        start: &Start<'_>,
+        nested: bool,
+    ) {
         let fact = Fact::ToolStarted(CallStart {
             call: self.id(start.call),
             tool: self.name(start.tool),
@@ -110,7 +116,7 @@ impl Codex {
         self.push_at(e, time, fact);
     }
 
-    fn push_end(&self, e: &mut Emit<'_>, call: &str, end: &End) {
+    pub(super) fn push_end(&self, e: &mut Emit<'_>, call: &str, end: &End) {
         let fact = Fact::ToolEnded(CallEnd {
             call: self.id(call),
             outcome: end.outcome,
@@ -131,7 +137,7 @@ impl Codex {
         }
     }
 
-    fn shell_start<'a>(&self, call: &'a str, tool: &'a str, command: &str) -> Start<'a> {
+    pub(super) fn shell_start<'a>(&self, call: &'a str, tool: &'a str, command: &str) -> Start<'a> {
         let normal = normal_command(command);
         Start {
             call,
@@ -146,7 +152,7 @@ impl Codex {
         }
     }
 
-    fn edit_start<'a>(
+    pub(super) fn edit_start<'a>(
         &self,
         call: &'a str,
         tool: &'a str,
@@ -170,7 +176,13 @@ impl Codex {
         }
     }
 
-    fn other_start<'a>(&self, call: &'a str, tool: &'a str, class: ToolClass, arguments: &str) -> Start<'a> {
+    pub(super) fn other_start<'a>(
+        &self,
+        call: &'a str,
+        tool: &'a str,
+        class: ToolClass,
+        arguments: &str,
+    ) -> Start<'a> {
         Start {
             call,
             tool,
@@ -191,8 +203,8 @@ impl Codex {
             _ => name,
         };
         // A string of JSON in every recorded version.
-        let json = text(item.arguments)
-            .unwrap_or_else(|| Cow::Borrowed(item.arguments.map_or("", serde_json::value::RawValue::get)));
+        let json =
+            text(item.arguments).unwrap_or_else(|| Cow::Borrowed(item.arguments.map_or("", RawValue::get)));
         let arguments: Arguments<'_> = serde_json::from_str(&json).unwrap_or_default();
         let class = match tool.as_ref() {
             "shell_command" => ToolClass::Shell,
@@ -332,7 +344,13 @@ impl Codex {
     }
 
     /// A command that had outlived its call is over: what that means for its call, once.
-    fn command_result(&self, e: &mut Emit<'_>, ended: &Running, code: i32, time: Option<Timestamp>) {
+    pub(super) fn command_result(
+        &self,
+        e: &mut Emit<'_>,
+        ended: &Running,
+        code: i32,
+        time: Option<Timestamp>,
+    ) {
         let kinds = [
             (Commands::TEST, ProgressKind::TestPassed, Some(ProgressKind::TestFailed)),
             (Commands::BUILD, ProgressKind::BuildSucceeded, Some(ProgressKind::BuildFailed)),
@@ -350,130 +368,6 @@ impl Codex {
         if !told {
             self.push_at(e, time, Fact::Activity { class: ActivityClass::Work, message: false });
         }
-    }
-
-    /// A factual record about a call: ends an open one, is late for an ended one, and otherwise is about a call
-    /// inside a script, which begins and ends here.
-    fn item_ends<'s>(
-        &mut self,
-        e: &mut Emit<'_>,
-        call: &'s str,
-        started: Raw<'_>,
-        start: impl Fn(&Self) -> Start<'s>,
-        end: &End,
-    ) {
-        let hash = self.call_hash(call);
-        if self.state.calls.take(hash).is_some() {
-            self.push_end(e, call, end);
-        } else if self.state.calls.is_closed(hash) {
-            if let Some(code) = end.exit_code
-                && let Some(ended) = self.state.calls.command_ended(hash)
-            {
-                self.command_result(e, &ended, code, end.time);
-            }
-        } else if end.outcome != CallOutcome::Interrupted {
-            let time = millis(started).or(e.time);
-            self.push_start(e, time, &start(self), true);
-            self.push_end(e, call, end);
-        }
-    }
-
-    pub(super) fn command_item(
-        &mut self,
-        e: &mut Emit<'_>,
-        item: &Item<'_>,
-        started: Raw<'_>,
-        completed: Raw<'_>,
-    ) {
-        let Some(call) = text(item.id) else { return };
-        let time = millis(completed).or(e.time);
-        let status = word(item.status);
-        let mut end = match read::<i32>(item.exit_code) {
-            _ if status == "declined" => End::new(CallOutcome::Denied, time),
-            // A killed command has no exit code of its own; this line may come seconds after the turn's end.
-            Some(-1) if status == "failed" => End::new(CallOutcome::Interrupted, time),
-            Some(code) => End::exit(code, time),
-            None if status == "failed" => End::new(CallOutcome::Error, time),
-            None => End::new(CallOutcome::Ok, time),
-        };
-        end.output = text(item.aggregated_output).map(|o| self.reducer.hash_all(&[o.as_bytes()]));
-        let command = output::command_text(item.command).unwrap_or_default();
-        self.item_ends(e, &call, started, |s| s.shell_start(&call, COMMAND_TOOL, &command), &end);
-    }
-
-    pub(super) fn file_item(
-        &mut self,
-        e: &mut Emit<'_>,
-        item: &Item<'_>,
-        started: Raw<'_>,
-        completed: Raw<'_>,
-    ) {
-        let Some(call) = text(item.id) else { return };
-        let time = millis(completed).or(e.time);
-        let changes = changes(item.changes);
-        let end = match word(item.status).as_ref() {
-            "declined" => End::new(CallOutcome::Denied, time),
-            "failed" => End::new(CallOutcome::Error, time),
-            _ => {
-                End { diff: Some(output::changed_lines(changes.values())), ..End::new(CallOutcome::Ok, time) }
-            }
-        };
-        let paths: Vec<String> = changes.into_keys().collect();
-        let key =
-            self.reducer.call_key("apply_patch", item.changes.map_or("", serde_json::value::RawValue::get));
-        let lines = end.diff;
-        self.item_ends(e, &call, started, |s| s.edit_start(&call, "apply_patch", &paths, key, lines), &end);
-    }
-
-    /// A patch was applied or not, in versions before file items.
-    pub(super) fn patch_ended(
-        &mut self,
-        e: &mut Emit<'_>,
-        call: &str,
-        raw_changes: Raw<'_>,
-        ok: bool,
-        time: Option<Timestamp>,
-    ) {
-        let Some(open) = self.state.calls.take(self.call_hash(call)) else { return };
-        let named = raw_changes.map(|_| output::changed_lines(changes(raw_changes).values()));
-        let outcome = if ok { CallOutcome::Ok } else { CallOutcome::Error };
-        let diff = if ok { named.or(open.diff) } else { None };
-        self.push_end(e, call, &End { diff, ..End::new(outcome, time.or(e.time)) });
-    }
-
-    pub(super) fn mcp_item(
-        &mut self,
-        e: &mut Emit<'_>,
-        item: &Item<'_>,
-        started: Raw<'_>,
-        completed: Raw<'_>,
-    ) {
-        let Some(call) = text(item.id) else { return };
-        let tool = format!("mcp__{}__{}", word(item.server), word(item.tool));
-        let result = item.result.map_or("", serde_json::value::RawValue::get);
-        let failed = word(item.status) == "failed";
-        let mut end =
-            End::new(if failed { CallOutcome::Error } else { CallOutcome::Ok }, millis(completed).or(e.time));
-        end.output = Some(self.reducer.hash(result.as_bytes()));
-        end.error = failed.then(|| self.reducer.error_fingerprint(&tool, result));
-        let arguments = canonical(item.arguments.map_or("", serde_json::value::RawValue::get));
-        self.item_ends(e, &call, started, |s| s.other_start(&call, &tool, ToolClass::Mcp, &arguments), &end);
-    }
-
-    pub(super) fn collab_item(
-        &mut self,
-        e: &mut Emit<'_>,
-        item: &Item<'_>,
-        started: Raw<'_>,
-        completed: Raw<'_>,
-    ) {
-        let Some(call) = text(item.id) else { return };
-        let tool = word(item.tool);
-        let failed = word(item.status) == "failed";
-        let outcome = if failed { CallOutcome::Error } else { CallOutcome::Ok };
-        let end = End::new(outcome, millis(completed).or(e.time));
-        let class = ToolClass::of_tool(&tool);
-        self.item_ends(e, &call, started, |s| s.other_start(&call, &tool, class, &call), &end);
     }
 
     /// An item of the exec stream begins a call.
@@ -497,7 +391,7 @@ impl Codex {
                 self.edit_start(&call, "apply_patch", &paths, key, lines)
             }
             "mcp_tool_call" => {
-                let arguments = canonical(item.arguments.map_or("", serde_json::value::RawValue::get));
+                let arguments = canonical(item.arguments.map_or("", RawValue::get));
                 self.other_start(&call, &mcp, ToolClass::Mcp, &arguments)
             }
             _ => self.other_start(&call, &tool, ToolClass::of_tool(&tool), ""),
@@ -524,7 +418,7 @@ impl Codex {
 
     /// A call that waits for a person's permission, as the exec stream says.
     pub(super) fn permission_asked(&mut self, e: &mut Emit<'_>, call: &str, tool: &str, arguments: Raw<'_>) {
-        let json = canonical(arguments.map_or("", serde_json::value::RawValue::get));
+        let json = canonical(arguments.map_or("", RawValue::get));
         let mut start = self.other_start(call, tool, ToolClass::of_tool(tool), &json);
         start.asks = Some(true);
         self.begin(e, &start);
@@ -547,7 +441,7 @@ fn stream_paths(item: &Item<'_>) -> Vec<String> {
 }
 
 /// Arguments in one form: sorted keys, without what only paces the call.
-fn canonical(json: &str) -> String {
+pub(super) fn canonical(json: &str) -> String {
     match serde_json::from_str(json) {
         Ok(serde_json::Value::Object(mut map)) => {
             for name in NOT_IN_KEY {

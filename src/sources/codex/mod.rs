@@ -13,6 +13,7 @@
 mod calls;
 mod events;
 mod exec_stream;
+mod items;
 mod output;
 mod rollout;
 mod state;
