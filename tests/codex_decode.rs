@@ -736,6 +736,8 @@ fn child_file(head: &str, burst: u64, base: u64, own: u64) -> String {
     let mut all = vec![format!(
         r#"{{"timestamp":"2026-05-23T18:25:15.906Z","type":"session_meta","payload":{{"id":"019e5615-9632-7740-b2cf-3061e4ff06e2","cli_version":"0.130.0",{head}}}}}"#
     )];
+    let call = r#"{"timestamp":"2026-05-23T18:25:15.910Z","type":"response_item","payload":{"type":"function_call","name":"exec_command","call_id":"old","arguments":"{}"}}"#;
+    all.extend((burst > 0).then(|| call.to_owned()));
     all.extend((1..=burst).map(|n| count("2026-05-23T18:25:15.910Z", n * 100, 100)));
     all.extend((1..=own).map(|n| count(&format!("2026-05-23T18:26:{n:02}.000Z"), base + n * 7, 7)));
     all.join("\n")
@@ -757,7 +759,8 @@ fn a_childs_tokens_are_its_own_in_both_shapes() {
         (alone, 3, 300, 300 + 15 * 7),
     ] {
         let events = decode_text(&child_file(head, burst, base, 15));
-        assert_eq!(counts(&events).input, wanted, "{head} {burst} {base}");
+        let c = counts(&events);
+        assert_eq!((c.input, c.calls), (wanted, u64::from(head == alone)), "{head} {burst} {base}");
     }
 }
 
@@ -1004,5 +1007,22 @@ proptest! {
                 prop_assert!(start.call.as_str().len() <= 200 && start.tool.as_str().len() <= 200);
             }
         }
+    }
+}
+
+#[test]
+fn a_clock_that_runs_backwards_changes_no_count() {
+    for name in ["tests_commit", "tui_approval", "old_0.104.0_ok", "compaction"] {
+        let bytes = read(&fixtures("codex").join(format!("{name}.rollout.jsonl")));
+        let turned: String = lines(&bytes)
+            .enumerate()
+            .map(|(n, line)| {
+                let mut line: Value = serde_json::from_slice(line).expect("an undamaged recording");
+                let time = Timestamp::from_millis(1_795_966_474_000 - n as i64 * 60_000);
+                line["timestamp"] = time.to_string().into();
+                format!("{line}\n")
+            })
+            .collect();
+        assert_eq!(counts(&decode_text(&turned)), counts(&decode(&bytes).0), "{name}");
     }
 }

@@ -114,6 +114,7 @@ impl Codex {
 
     fn turn_started(&mut self, e: &mut Emit<'_>, msg: &EventMsg<'_>) {
         self.state.turn = text(msg.turn_id).map(|t| self.id(&t));
+        self.state.own_turn = true;
         self.state.turn_result = false;
         self.state.compacted = false;
         e.request = self.state.turn.clone();
@@ -144,6 +145,9 @@ impl Codex {
         let end = if msg.error.is_some() {
             let info: ErrorInfo<'_> = object(msg.error);
             let class = error_class(info.codex_error_info);
+            if class == ErrorClass::RateLimit {
+                self.push(e, Fact::RateLimitSignal { delay_ms: None });
+            }
             TurnEnd { outcome: TurnOutcome::Failed, error: Some(class), known: true }
         } else {
             // A resumed thread may be written by a newer version than its head names: those also give the start.

@@ -30,7 +30,9 @@ impl Codex {
                 }
             }
             "response_item" => {
-                if !self.is_inherited(e, None, false) {
+                // Copies may also come without the marks of their turns, before the thread's own first turn.
+                let copied = !self.state.own_turn && self.state.usage.is_burst(e.time);
+                if !self.is_inherited(e, None, false) && !copied {
                     self.response_item(e, &object(payload), false);
                 }
             }

@@ -33,6 +33,8 @@ pub(super) struct State {
     pub(super) made_ms: Option<i64>,
     /// Inside history that was copied from the thread this one was forked from.
     pub(super) inherited: bool,
+    /// A turn of the thread's own has begun.
+    pub(super) own_turn: bool,
     /// Nobody can be asked for approval, somebody can, or it was not said.
     pub(super) never_asks: Option<bool>,
     /// Another program answers requests for approval.

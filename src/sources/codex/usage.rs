@@ -94,8 +94,8 @@ impl Tokens {
 // === impl Tracker ===
 
 impl Tracker {
-    /// Whether a count of this time was copied into the thread at its creation.
-    fn is_burst(&self, time: Option<Timestamp>) -> bool {
+    /// Whether a line of this time was copied into the thread at its creation.
+    pub(super) fn is_burst(&self, time: Option<Timestamp>) -> bool {
         let (true, Some(created), Some(time)) = (self.copied, self.created, time) else { return false };
         time.since(created) <= CREATION_BURST_MS || self.burst == Some(time)
     }
