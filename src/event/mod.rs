@@ -95,7 +95,8 @@ pub enum Fact {
     /// `turn.started`
     TurnStarted { trigger: Trigger },
     /// `turn.ended`; `reset`: when a limit that ended it is announced to be lifted; `denied`: a person's refusal
-    /// ended it; `result_known`: false where the record cannot tell success from failure.
+    /// ended it; `result_known` false: the source ends failed and completed turns with the same record, so that
+    /// `outcome` counts the turn, but claims nothing about the session.
     TurnEnded {
         outcome: TurnOutcome,
         error: Option<ErrorClass>,

@@ -1,5 +1,6 @@
 //! The list of sources, and what each of them hands over. A source is one file here plus its line in [`LIST`].
 
+pub mod codex;
 pub mod files;
 
 use std::collections::HashMap;
@@ -87,11 +88,13 @@ pub trait Decode: Send {
     /// What has to survive a restart, at most 64 KiB.
     fn checkpoint(&self) -> Vec<u8>;
 
-    /// The session the stream is about, once a record told.
+    /// The session the stream is about, once it said so.
     fn session(&self) -> Option<&SessionId>;
 
-    /// Kinds of records this version does not know, met since the last call.
-    fn unknown_kinds(&mut self) -> Vec<String>;
+    /// Kinds of records met since the last call that this version does not know, for `unknown_records_total`.
+    fn unknown_kinds(&mut self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 // === impl DecodeError ===
