@@ -7,36 +7,36 @@ use std::collections::{BTreeMap, BTreeSet};
 const RESERVED: [&str; 8] = ["instance", "job", "quantile", "type", "stage", "service", "env", "owner"];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dialect {
+pub(crate) enum Dialect {
     Text,
     OpenMetrics,
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Family {
+pub(crate) struct Family {
     /// As samples are queried: a counter's name has its suffix in both dialects.
-    pub name: String,
-    pub kind: String,
-    pub help: String,
-    pub samples: Vec<Sample>,
+    pub(crate) name: String,
+    pub(crate) kind: String,
+    pub(crate) help: String,
+    pub(crate) samples: Vec<Sample>,
 }
 
 #[derive(Clone, Debug)]
-pub struct Sample {
-    pub name: String,
-    pub labels: BTreeMap<String, String>,
-    pub value: f64,
+pub(crate) struct Sample {
+    pub(crate) name: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) value: f64,
 }
 
 impl Sample {
-    pub fn label(&self, name: &str) -> &str {
+    pub(crate) fn label(&self, name: &str) -> &str {
         self.labels.get(name).map_or("", String::as_str)
     }
 }
 
 impl Family {
     /// The values by all labels, for tests that look one up.
-    pub fn value(&self, labels: &[(&str, &str)]) -> Option<f64> {
+    pub(crate) fn value(&self, labels: &[(&str, &str)]) -> Option<f64> {
         let fits = |s: &&Sample| labels.iter().all(|(name, value)| s.label(name) == *value);
         let mut found = self.samples.iter().filter(fits);
         let value = found.next()?.value;
@@ -46,7 +46,7 @@ impl Family {
 }
 
 /// Reads a body, or says what is wrong with it.
-pub fn parse(body: &[u8], dialect: Dialect) -> Result<Vec<Family>, String> {
+pub(crate) fn parse(body: &[u8], dialect: Dialect) -> Result<Vec<Family>, String> {
     let text = std::str::from_utf8(body).map_err(|e| e.to_string())?;
     let mut text = text.strip_suffix('\n').ok_or("the last line has no end")?;
     if dialect == Dialect::OpenMetrics {

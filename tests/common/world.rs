@@ -8,22 +8,22 @@ use agent_session_exporter::session::snapshot::Tree;
 use agent_session_exporter::session::{Aggregates, Effects, Facts, Snapshot};
 
 /// Second 0 of every world.
-pub const EPOCH_MS: i64 = 1_795_960_000_000;
+pub(crate) const EPOCH_MS: i64 = 1_795_960_000_000;
 
 /// The moment so many seconds into the world.
-pub fn at(seconds: f64) -> Timestamp {
+pub(crate) fn at(seconds: f64) -> Timestamp {
     Timestamp::from_millis(EPOCH_MS + (seconds * 1000.0).round() as i64)
 }
 
 #[derive(Default)]
-pub struct World {
+pub(crate) struct World {
     sessions: BTreeMap<(SourceId, SessionId), Facts>,
-    pub aggregates: Aggregates,
+    pub(crate) aggregates: Aggregates,
     capabilities: HashMap<SourceId, Capabilities>,
 }
 
 /// One session of a world, to tell its story in a row.
-pub struct Story<'a> {
+pub(crate) struct Story<'a> {
     world: &'a mut World,
     source: SourceId,
     session: SessionId,
@@ -34,11 +34,11 @@ pub struct Story<'a> {
 
 impl World {
     /// Says what a source can see by default.
-    pub fn sees(&mut self, source: &str, capabilities: Capabilities) {
+    pub(crate) fn sees(&mut self, source: &str, capabilities: Capabilities) {
         self.capabilities.insert(SourceId::from(source), capabilities);
     }
 
-    pub fn story(&mut self, source: &str, session: &str, project: Option<&str>) -> Story<'_> {
+    pub(crate) fn story(&mut self, source: &str, session: &str, project: Option<&str>) -> Story<'_> {
         Story {
             world: self,
             source: SourceId::from(source),
@@ -49,7 +49,7 @@ impl World {
         }
     }
 
-    pub fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> Snapshot {
         let sessions: Vec<_> = self.sessions.values().map(|f| Some(Arc::new(f.clone()))).collect();
         Snapshot {
             tree: Arc::new(Tree::of(&sessions)),
@@ -62,22 +62,22 @@ impl World {
 }
 
 impl Story<'_> {
-    pub fn child_of(mut self, parent: &str) -> Self {
+    pub(crate) fn child_of(mut self, parent: &str) -> Self {
         self.parent = Some(SessionId::from(parent));
         self
     }
 
     /// Everything from here on belongs to this turn.
-    pub fn turn(mut self, request: &str) -> Self {
+    pub(crate) fn turn(mut self, request: &str) -> Self {
         self.request = Some(Id::from(request));
         self
     }
 
-    pub fn then(self, seconds: f64, fact: Fact) -> Self {
+    pub(crate) fn then(self, seconds: f64, fact: Fact) -> Self {
         self.then_at(Some(at(seconds)), fact)
     }
 
-    pub fn then_at(self, time: Option<Timestamp>, fact: Fact) -> Self {
+    pub(crate) fn then_at(self, time: Option<Timestamp>, fact: Fact) -> Self {
         let observed = time.unwrap_or_else(|| at(0.0));
         let mut event = Event::new(&self.source, &self.session, observed, fact);
         event.time = time;
