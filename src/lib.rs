@@ -9,3 +9,4 @@ pub mod event;
 pub mod session;
 pub mod sources;
 pub mod telemetry;
+pub mod views;
