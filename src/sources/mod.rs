@@ -1,5 +1,7 @@
 //! The list of sources, and what each of them hands over. A source is one file here plus its line in [`LIST`].
 
+pub mod push;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
