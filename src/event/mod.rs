@@ -21,6 +21,8 @@ pub use self::words::*;
 
 /// Version of the event model, as `schemaVersion` says it on the wire.
 pub const SCHEMA_VERSION: &str = "1";
+/// JSON Schema (2020-12) of the event model, as it is pushed.
+pub const SCHEMA_JSON: &str = include_str!("schema.json");
 
 /// Name of a source, `[a-z0-9_]{1,32}`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -2,6 +2,7 @@
 
 pub mod codex;
 pub mod files;
+pub mod push;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
