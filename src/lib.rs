@@ -4,7 +4,10 @@
 //! fold, commit, publish) → `session::Snapshot` → `views` (read only). A bounded channel carries events and slows
 //! the readers down instead of dropping; a watch channel carries the latest snapshot. Nothing flows back.
 
+pub mod cli;
 pub mod clock;
+pub mod config;
+pub mod docs;
 pub mod event;
 pub mod session;
 pub mod sources;
