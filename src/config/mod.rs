@@ -223,8 +223,10 @@ impl Loader<'_> {
     }
 
     fn set(&mut self, key: &Key, value: &Value, place: impl Into<String>) {
-        if let Err(expected) = (key.set)(&mut self.config, key, value, self.home.map(String::as_str)) {
-            self.problem(place, expected);
+        match (key.set)(&mut self.config, key, value, self.home.map(String::as_str)) {
+            // A default that cannot hold here is no problem once something else is said.
+            Ok(()) => self.problems.retain(|p| p.place != key.path),
+            Err(expected) => self.problem(place, expected),
         }
     }
 
