@@ -33,6 +33,9 @@ pub struct SourceDef {
     pub start: fn(Context) -> tokio::task::JoinHandle<()>,
 }
 
+/// Every source there is.
+pub const LIST: &[&SourceDef] = &[];
+
 /// What a running source is given.
 pub struct Context {
     /// Home folders to search.
