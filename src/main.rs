@@ -2,16 +2,17 @@
 
 use std::process::ExitCode;
 
+use agent_session_exporter::app;
 use agent_session_exporter::cli::{self, Commands};
 use agent_session_exporter::sources;
 
 fn main() -> ExitCode {
     let commands = Commands {
-        serve: |_| anyhow::bail!("there is no source to serve"),
-        demo: |_| anyhow::bail!("there is no recording to serve"),
-        once: |_, _| anyhow::bail!("there is no source to scan"),
-        check: |config| Ok(format!("{config:#?}\n")),
-        families: Vec::new,
+        serve: app::serve,
+        demo: app::demo,
+        once: app::once,
+        check: app::check,
+        families: app::families,
         sources: sources::LIST.iter().map(|s| s.name).collect(),
     };
     let env = std::env::vars_os()

@@ -22,6 +22,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::docs::FamilyDoc;
 use crate::event;
 use crate::event::reduce::Runners;
 use crate::event::{Batch, Reducer, SourceId};
@@ -31,9 +32,11 @@ use crate::sources::{LIST, SourceDef, push};
 use crate::store;
 use crate::store::Store;
 use crate::telemetry::Telemetry;
+use crate::views::families::{self, Family};
 use crate::views::guard::{AllowedHosts, guard};
 use crate::views::http::{self, Api, RenderMetrics};
-use crate::views::prometheus::{self, Format, Renderer, SeriesMode};
+use crate::views::prometheus::{self, Format, Renderer};
+use crate::views::selection::{self, SeriesMode};
 use crate::views::serve as web;
 use crate::views::webconfig::WebConfig;
 
@@ -66,7 +69,7 @@ pub fn serve(config: Config) -> anyhow::Result<()> {
         let opened = open_store(&config)?;
         let mut core = Core::start(&config, opened.0, opened.1, &file_sources(&config))?;
         core.start_sources(&config);
-        greet(&config, &listeners.addresses, &found(&config));
+        greet(&config, &listeners, &found(&config));
         run(config, core, listeners).await
     })
 }
@@ -85,7 +88,7 @@ pub fn demo(config: Config) -> anyhow::Result<()> {
         let mut core = core;
         core.tasks.push(task);
         let shown: Vec<String> = demo::shown().map(|s| format!("recording shows: {s}")).collect();
-        greet(&config, &listeners.addresses, &shown);
+        greet(&config, &listeners, &shown);
         run(config, core, listeners).await
     })
 }
@@ -137,15 +140,14 @@ fn runners(config: &Config) -> Runners {
 struct Listeners {
     sockets: Vec<TcpListener>,
     addresses: Vec<SocketAddr>,
-    web: Option<Arc<WebConfig>>,
+    web: WebConfig,
 }
 
 async fn listen(config: &Config) -> anyhow::Result<Listeners> {
-    let web = config.web.config_file.as_deref().map(WebConfig::read).transpose()?.map(Arc::new);
-    let protected = web.as_ref().is_some_and(|w| w.protects());
+    let web = config.web.config_file.as_deref().map(WebConfig::read).transpose()?.unwrap_or_default();
     let mut sockets = Vec::new();
     for address in &config.web.listen_address {
-        web::check_address(*address, protected, config.web.allow_remote)?;
+        web::check_address(*address, web.protects(), config.web.allow_remote)?;
         sockets.push(web::bind(*address).await?);
     }
     let addresses = sockets.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
@@ -161,7 +163,7 @@ fn router(config: &Config, core: &Core, listeners: &Listeners) -> anyhow::Result
     if config.web.allow_remote {
         hosts.allow_any();
     }
-    hosts.set_https(listeners.web.as_ref().is_some_and(|w| w.https()));
+    hosts.set_https(listeners.web.https());
     let api = Api {
         snapshots: core.store.snapshots.clone(),
         clock: core.clock,
@@ -196,7 +198,7 @@ fn push_source(config: &Config, core: &Core) -> anyhow::Result<push::Push> {
 
 fn renderer(config: &Config, core: &Core) -> Renderer {
     let mode = SeriesMode::parse(config.series.as_str()).unwrap_or_default();
-    let options = prometheus::Options { mode, max_sessions: config.max_sessions, ..prometheus::Options::default() };
+    let options = selection::Options { mode, max_sessions: config.max_sessions, ..selection::Options::default() };
     Renderer::new(options, core.telemetry.clone())
 }
 
@@ -295,6 +297,7 @@ impl Core {
             retention: RETENTION,
             thresholds: config.thresholds::<Thresholds>()?,
             capabilities,
+            pushed: push::DEF.capabilities,
             expected_scans: names(scanning),
             file_sources: names(scanning),
             folder,
@@ -357,12 +360,12 @@ fn found(config: &Config) -> Vec<String> {
 }
 
 /// Says what was found and what to open.
-fn greet(config: &Config, addresses: &[SocketAddr], found: &[String]) {
+fn greet(config: &Config, listeners: &Listeners, found: &[String]) {
     let mut out = std::io::stdout().lock();
-    let scheme = if config.web.config_file.is_some() { "http(s)" } else { "http" };
+    let scheme = if listeners.web.https() { "https" } else { "http" };
     let mut lines = vec![format!("agent-session-exporter {}", env!("CARGO_PKG_VERSION"))];
     lines.extend(found.iter().map(|line| format!("  {line}")));
-    for address in addresses {
+    for address in &listeners.addresses {
         let base = format!("{scheme}://{address}");
         lines.push(format!("open    {base}/"));
         lines.push(format!("scrape  {base}{}", config.web.telemetry_path));
@@ -374,4 +377,28 @@ fn greet(config: &Config, addresses: &[SocketAddr], found: &[String]) {
         // Nobody may be left to read it; that is no reason not to serve.
         let _ = writeln!(out, "{line}");
     }
+}
+
+/// The families there are, for the documentation.
+pub fn families() -> Vec<FamilyDoc> {
+    let doc = |f: &Family, group, identity: &[&str]| FamilyDoc {
+        name: f.name.to_owned(),
+        kind: f.kind.as_str(),
+        help: f.help.to_owned(),
+        labels: identity.iter().chain(f.labels).map(|l| (*l).to_owned()).collect(),
+        stability: f.stability.as_str(),
+        group,
+    };
+    let sessions = families::session::FAMILIES.iter().map(|f| doc(f, "Per session", &families::IDENTITY));
+    let sums = families::aggregate::FAMILIES.iter().map(|f| doc(f, "Over all sessions", &[]));
+    let telemetry = Telemetry::new();
+    let own = telemetry.catalogue().iter().map(|f| FamilyDoc {
+        name: f.name.clone(),
+        kind: families::Kind::of_registry(f.kind).as_str(),
+        help: f.help.clone(),
+        labels: f.labels.clone(),
+        stability: families::Stability::Experimental.as_str(),
+        group: "The exporter itself",
+    });
+    sessions.chain(sums).chain(own).collect()
 }

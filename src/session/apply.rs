@@ -113,6 +113,8 @@ impl Facts {
             Fact::StepCompleted { step, outcome } => {
                 self.step_completed(step, *outcome, event.request.as_ref(), t, out);
             }
+            // A plan that is ready need not have items yet; it erases none.
+            Fact::PlanUpdated { ready: true, items } if *items == Tally::default() => self.work(t, out),
             Fact::PlanUpdated { items, .. } => self.plan_updated(*items, t, out),
             Fact::CriteriaUpdated(items) => self.criteria_updated(*items, t, out),
             Fact::ToolStarted(start) => self.call_started(start, event.request.as_ref(), t, out),
@@ -843,7 +845,10 @@ impl Facts {
             self.context_used = usage.context_used;
         }
         if added.iter().any(|n| *n > 0) {
+            // The tokens of a message are reported after it: it stays the last word.
+            let message_last = self.message_last;
             self.work(t, out);
+            self.message_last = message_last;
         }
     }
 }

@@ -25,8 +25,10 @@ pub struct Snapshot {
     pub aggregates: Arc<Aggregates>,
     /// Defaults of derived states.
     pub thresholds: Thresholds,
-    /// What each source can see by default.
+    /// What each built-in source can see by default.
     pub capabilities: Arc<HashMap<SourceId, Capabilities>>,
+    /// What a source that pushes can see.
+    pub pushed: Capabilities,
     /// Endpoints and roots.
     pub health: Arc<Vec<SourceHealth>>,
     /// Stretches in which the machine was suspended, oldest first.
@@ -147,14 +149,14 @@ impl Snapshot {
     /// The state of a session at this moment.
     pub fn derive(&self, rollup: &Rollup<'_>) -> Derived {
         let source = &rollup.root.source;
-        let default = self.capabilities.get(source).copied().unwrap_or_default();
+        let default = self.capabilities.get(source).copied().unwrap_or(self.pushed);
         let lost = Lost { since: self.lost_since(source, rollup.now), suspended: &self.suspended };
         derive(rollup, default, &self.thresholds, &lost)
     }
 
     /// Capabilities of a session.
     pub fn capabilities_of(&self, facts: &Facts) -> Capabilities {
-        facts.capabilities(self.capabilities.get(&facts.source).copied().unwrap_or_default())
+        facts.capabilities(self.capabilities.get(&facts.source).copied().unwrap_or(self.pushed))
     }
 
     /// Since when a source counts as lost: all its endpoints are down, five minutes have passed since then and since

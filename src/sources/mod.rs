@@ -29,12 +29,12 @@ pub struct SourceDef {
     pub capabilities: Capabilities,
     /// Where it looks below a home folder, for `check` and the documentation.
     pub looks_at: &'static str,
-    /// Starts it; the task ends when `stop` turns true.
-    pub start: fn(Context) -> tokio::task::JoinHandle<()>,
+    /// Starts it; the task ends when `stop` turns true. `None` for a source that is handed its events by the server.
+    pub start: Option<fn(Context) -> tokio::task::JoinHandle<()>>,
 }
 
 /// Every source there is.
-pub const LIST: &[&SourceDef] = &[];
+pub const LIST: &[&SourceDef] = &[&codex::DEF, &push::DEF];
 
 /// What a running source is given.
 pub struct Context {

@@ -55,8 +55,10 @@ pub struct Options {
     pub retention: Duration,
     /// Defaults of derived states.
     pub thresholds: Thresholds,
-    /// What each source can see by default.
+    /// What each built-in source can see by default.
     pub capabilities: HashMap<SourceId, Capabilities>,
+    /// What a source that pushes can see.
+    pub pushed: Capabilities,
     /// Sources that will report a first scan; ready only after all did.
     pub expected_scans: Vec<SourceId>,
     /// Sources that read files, of whose sessions a trace is kept when they leave memory.
@@ -458,6 +460,7 @@ impl Owner {
             aggregates: self.aggregates.clone(),
             thresholds: self.options.thresholds,
             capabilities: Arc::new(self.options.capabilities.clone()),
+            pushed: self.options.pushed,
             health: self.health.clone(),
             suspended: self.suspended.clone(),
             process_start: self.process_start,
@@ -545,6 +548,7 @@ impl Owner {
             tree,
             thresholds: self.options.thresholds,
             capabilities: Arc::new(self.options.capabilities.clone()),
+            pushed: self.options.pushed,
             health: self.health.clone(),
             suspended: self.suspended.clone(),
             process_start: self.process_start,

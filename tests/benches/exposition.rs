@@ -15,6 +15,7 @@ use agent_session_exporter::session::snapshot::Tree;
 use agent_session_exporter::session::{Facts, Session, Snapshot};
 use agent_session_exporter::telemetry::Telemetry;
 use agent_session_exporter::views::prometheus::{self as ours, Format, Renderer};
+use agent_session_exporter::views::selection;
 use prometheus::Encoder as _;
 use support::{best, ms, row, table};
 
@@ -120,7 +121,7 @@ fn main() {
     let capabilities = agent_session_exporter::event::Capabilities::of(agent_session_exporter::event::Capability::ALL);
     let snapshot =
         Snapshot { sessions, tree, capabilities: Arc::new([(SourceId::from("bench"), capabilities)].into()), ..Snapshot::default() };
-    let renderer = Renderer::new(ours::Options { max_sessions: SESSIONS, ..Default::default() }, Arc::new(Telemetry::new()));
+    let renderer = Renderer::new(selection::Options { max_sessions: SESSIONS, ..Default::default() }, Arc::new(Telemetry::new()));
     let body = renderer.render(&snapshot, now, Format::Text);
     let text = String::from_utf8(body.to_vec()).unwrap();
     let list = samples(&text);

@@ -54,10 +54,10 @@ async fn without_the_kernels_word_growth_is_still_seen() {
     running.events(3).await;
     assert!(began.elapsed() < Duration::from_secs(2));
     let polled = &running.home().telemetry.watched_roots;
-    assert_eq!(polled.with_label_values(&["poll"]).get(), 2);
+    assert_eq!(polled.with_label_values(&["polling"]).get(), 2);
     assert_eq!(polled.with_label_values(&["inotify"]).get(), 0);
     running.end().await;
-    assert_eq!(home.telemetry.watched_roots.with_label_values(&["poll"]).get(), 0);
+    assert_eq!(home.telemetry.watched_roots.with_label_values(&["polling"]).get(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -34,7 +34,7 @@ pub(crate) const COUNTING: FileSource = FileSource {
     },
     stream_id: |name: &OsStr| Some(name.to_str()?.strip_prefix("r-")?.strip_suffix(".jsonl")?.to_owned()),
     lock_dir: Some("locks"),
-    new: |source, reducer| Box::new(Counting { source, reducer, session: None, count: 0, unknown: 0 }),
+    new: |source, reducer, _| Box::new(Counting { source, reducer, session: None, count: 0, unknown: 0 }),
     restore: |source, reducer, bytes| {
         let (session, count): (Option<SessionId>, u64) = postcard::from_bytes(bytes).ok()?;
         Some(Box::new(Counting { source, reducer, session, count, unknown: 0 }))

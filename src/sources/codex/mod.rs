@@ -21,14 +21,62 @@ mod usage;
 mod wire;
 
 use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::sync::Arc;
 
-use super::{Decode, DecodeError, Record};
+use super::files::{self, FileSource};
+use super::{Decode, DecodeError, Record, SourceDef};
+use crate::event::{Capabilities, Capability};
 use crate::event::{Event, Fact, Id, Name, Reducer, SessionId, SourceId, Timestamp};
 
 use self::state::State;
 use self::wire::{Line, moment, text, word};
 
+/// The Codex source in the list.
+pub const DEF: SourceDef = SourceDef {
+    name: "codex",
+    about: "Codex CLI, from the rollout files it writes and the writer locks it holds",
+    maturity: "experimental",
+    default_on: true,
+    // Requests for approval are in no rollout; a session that can have none says so itself.
+    capabilities: Capabilities::of(Capability::ALL).without(Capability::PendingActions),
+    looks_at: ".codex",
+    start: Some(|context| files::start(FILES, context)),
+};
+
+/// Where the files are, and what makes them streams.
+const FILES: FileSource = FileSource {
+    name: "codex",
+    folder: ".codex",
+    roots: &["sessions", "archived_sessions"],
+    accepts: |name| thread_of(name).is_some(),
+    stream_id: thread_of,
+    lock_dir: Some("thread-writer-locks"),
+    new: |source, reducer, thread| {
+        let decoder = Codex::new(source, reducer);
+        Box::new(match thread {
+            Some(thread) => decoder.named(thread),
+            None => decoder,
+        })
+    },
+    restore: |source, reducer, checkpoint| Some(Box::new(Codex::restore(source, reducer, checkpoint)?)),
+};
+
+/// The thread's id at the end of `rollout-<local time>-<id>.jsonl[.zst]`.
+fn thread_of(name: &OsStr) -> Option<String> {
+    let name = name.to_str()?;
+    let stem = name.strip_suffix(".zst").unwrap_or(name).strip_suffix(".jsonl")?.strip_prefix("rollout-")?;
+    let at = stem.len().checked_sub(UUID_LEN)?;
+    let id = stem.get(at..)?;
+    let is_uuid = id.bytes().enumerate().all(|(i, b)| match i {
+        8 | 13 | 18 | 23 => b == b'-',
+        _ => b.is_ascii_hexdigit(),
+    });
+    is_uuid.then(|| id.to_owned())
+}
+
+/// Length of an id in its usual spelling.
+const UUID_LEN: usize = 36;
 /// Kinds of unknown records that wait to be told.
 const MAX_UNKNOWN: usize = 32;
 /// Version of the checkpoint's layout.

@@ -18,8 +18,8 @@ use crate::event::{Reducer, SourceId};
 use crate::ingest::Wake;
 use crate::ingest::locks::Probe;
 
-/// Makes a decoder for a stream that is read from its head.
-pub type New = fn(SourceId, Arc<Reducer>) -> Box<dyn Decode>;
+/// Makes a decoder for a stream that is read from its head; the id in the file's name helps where the head says none.
+pub type New = fn(SourceId, Arc<Reducer>, Option<&str>) -> Box<dyn Decode>;
 /// Makes a decoder from its checkpoint; `None` where the checkpoint is of no use.
 pub type Restore = fn(SourceId, Arc<Reducer>, &[u8]) -> Option<Box<dyn Decode>>;
 

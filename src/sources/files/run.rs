@@ -208,7 +208,7 @@ impl Run {
             decoder: None,
             saved: Saved::new(self.shared.def.name, self.root_keys[file.root], file.position),
             session: None,
-            lock: (self.shared.def.stream_id)(OsStr::new(&name)).map(|id| format!("{id}.lock")),
+            name: (self.shared.def.stream_id)(OsStr::new(&name)),
             warned: false,
         };
         if let Some(mut saved) = self.saved.remove(&key) {
@@ -335,11 +335,11 @@ impl Run {
             let Some(folder) = &home.locks else { continue };
             let locks = surroundings.probe.look(folder);
             for (handle, stream) in streams.iter_mut() {
-                let (Some(session), Some(lock)) = (&stream.session, &stream.lock) else { continue };
+                let (Some(session), Some(name)) = (&stream.session, &stream.name) else { continue };
                 if !tail.get(*handle).is_some_and(|file| home.roots.contains(&file.root)) {
                     continue;
                 }
-                let Some(writer) = stream.saved.liveness.hear(locks.get(lock), sees_everything) else {
+                let Some(writer) = stream.saved.liveness.hear(locks.get(&format!("{name}.lock")), sees_everything) else {
                     continue;
                 };
                 let what = format!("writer:{}", writer.as_str());
@@ -353,7 +353,7 @@ impl Run {
     /// Other sources count their roots in the same gauge.
     fn count_watched(&mut self, now: (usize, usize)) {
         let before = std::mem::replace(&mut self.watched, now);
-        for (mode, before, now) in [("inotify", before.0, now.0), ("poll", before.1, now.1)] {
+        for (mode, before, now) in [("inotify", before.0, now.0), ("polling", before.1, now.1)] {
             self.shared.telemetry.watched_roots.with_label_values(&[mode]).add(now as i64 - before as i64);
         }
     }

@@ -18,8 +18,8 @@ pub(super) struct Stream {
     /// Everything else, and the decoder's checkpoint while there is none.
     pub(super) saved: Saved,
     pub(super) session: Option<SessionId>,
-    /// Name of its lock file.
-    pub(super) lock: Option<String>,
+    /// The id in the file's name; its lock file is called by it.
+    pub(super) name: Option<String>,
     pub(super) warned: bool,
 }
 
@@ -74,7 +74,7 @@ impl Shared {
 impl Stream {
     /// Starts at the head of the stream.
     pub(super) fn begin(&mut self, shared: &Shared) {
-        self.decoder = Some((shared.def.new)(shared.source.clone(), shared.reducer.clone()));
+        self.decoder = Some((shared.def.new)(shared.source.clone(), shared.reducer.clone(), self.name.as_deref()));
         self.saved.lines = 0;
         // The session stays until another one is read: its file may be deleted before.
         self.warned = false;

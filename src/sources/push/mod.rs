@@ -41,13 +41,7 @@ pub const DEF: SourceDef = SourceDef {
     default_on: true,
     capabilities: Capabilities::of(Capability::ALL).without(Capability::Liveness),
     looks_at: "",
-    start: |context| {
-        tokio::spawn(async move {
-            let mut stop = context.stop;
-            // An error means that whoever could say stop is gone, which is the same.
-            let _ = stop.wait_for(|stop| *stop).await;
-        })
-    },
+    start: None,
 };
 
 /// Bounds and leave.

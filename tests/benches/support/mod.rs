@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use agent_session_exporter::clock::Clock;
 use agent_session_exporter::event::reduce::Runners;
-use agent_session_exporter::event::{Capabilities, Capability, Reducer, SourceId};
+use agent_session_exporter::event::{Capabilities, Capability, Reducer};
 use agent_session_exporter::session::{Snapshot, Thresholds};
 use agent_session_exporter::sources::push;
 use agent_session_exporter::store;
 use agent_session_exporter::telemetry::Telemetry;
 use agent_session_exporter::views::prometheus::{self, Renderer};
+use agent_session_exporter::views::selection;
 
 /// A running exporter without file sources.
 pub struct Running {
@@ -39,14 +40,15 @@ pub fn start(max_sessions: usize) -> Running {
         max_tracked: 50_000,
         retention: Duration::from_secs(7 * 86_400),
         thresholds: Thresholds::default(),
-        capabilities: [(SourceId::from("bench"), capabilities)].into(),
+        capabilities: std::collections::HashMap::new(),
+        pushed: capabilities,
         expected_scans: Vec::new(),
         file_sources: Vec::new(),
         folder: Some(folder.path().to_owned()),
     };
     let store = store::spawn(opened, options, clock, reducer.clone(), telemetry.clone()).unwrap();
-    let renderer = Arc::new(Renderer::new(prometheus::Options { max_sessions, ..Default::default() }, telemetry.clone()));
-    let push = push::Push { out: store.live.clone(), reducer, telemetry, clock, options: push::Options::default() };
+    let renderer = Arc::new(Renderer::new(selection::Options { max_sessions, ..Default::default() }, telemetry.clone()));
+    let push = push::Push::new(store.live.clone(), reducer, telemetry, clock, push::Options::default());
     let snapshots = store.snapshots.clone();
     let seen = snapshots.clone();
     let metrics = axum::routing::get(move || {
