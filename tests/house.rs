@@ -27,19 +27,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("lib.rs", &[]),
     ("main.rs", &[]),
 ];
-const EVERY_ROOM: &[&str] = &[
-    "event",
-    "clock",
-    "telemetry",
-    "session",
-    "store",
-    "ingest",
-    "sources",
-    "views",
-    "config",
-    "docs",
-    "demo",
-];
+const EVERY_ROOM: &[&str] =
+    &["event", "clock", "telemetry", "session", "store", "ingest", "sources", "views", "config", "docs"];
 /// Parts of a room that some other room may not touch although it may import the rest.
 const CLOSED: &[(&str, &str)] = &[("views", "session::apply"), ("views", "session::window")];
 /// Crates from outside and the only places that may name them.
