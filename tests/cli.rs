@@ -1,5 +1,7 @@
 //! The command line from outside: what is called with which configuration, and the exit codes.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 

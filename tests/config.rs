@@ -1,5 +1,7 @@
 //! The configuration from outside: layers, problems, agreement with the limits of derived states.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -14,7 +16,7 @@ fn inputs(flags: &[(&str, &str)], env: &[(&str, &str)]) -> Inputs {
     Inputs {
         flags: flags.iter().map(|(k, v)| ((*k).to_owned(), vec![(*v).to_owned()])).collect(),
         env: variables,
-        sources: vec!["codex", "push"],
+        sources: ["codex", "push"].into_iter().chain(sources::LIST.iter().map(|s| s.name)).collect(),
     }
 }
 

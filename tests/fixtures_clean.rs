@@ -1,5 +1,7 @@
 //! Recordings in the tree name nobody: no home folder but neutral ones, no mail address, no token.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
 use std::path::{Path, PathBuf};
 
 /// Users whose home folders may be named.

@@ -1,5 +1,7 @@
 //! Generated files are what the tables say. `BLESS=1` writes them anew.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
 use std::path::Path;
 
 use agent_session_exporter::docs;

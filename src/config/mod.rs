@@ -149,8 +149,8 @@ impl Config {
     /// # Errors
     /// Everything that is wrong, not just the first of it.
     pub fn load(inputs: &Inputs) -> Result<Self, Problems> {
-        let mut loader =
-            Loader { config: Self::blank(), home: inputs.env.get("HOME"), inputs, problems: Vec::new() };
+        let home = inputs.env.get("HOME").filter(|home| !home.is_empty());
+        let mut loader = Loader { config: Self::blank(), home, inputs, problems: Vec::new() };
         loader.defaults();
         loader.file();
         loader.environment();

@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# A real Prometheus scrapes the running exporter in both formats; what was pushed is asked for in PromQL.
+# Argument: the exporter's binary.
+set -euo pipefail
+here="$(cd "$(dirname "$0")" && pwd)"
+exporter="$(realpath "$1")"
+work="$(mktemp -d)"
+pids=()
+
+finish() {
+  local code=$?
+  if [ ${#pids[@]} -gt 0 ]; then
+    kill "${pids[@]}" 2>/dev/null || true
+    wait "${pids[@]}" 2>/dev/null || true
+  fi
+  if [ "$code" != 0 ]; then
+    for log in "$work"/*.log; do printf -- '--- %s\n' "${log##*/}" >&2; tail -n 30 "$log" >&2; done
+  fi
+  rm -rf "$work"
+  exit "$code"
+}
+trap finish EXIT
+
+die() { printf 'prometheus.sh: %s\n' "$1" >&2; exit 1; }
+free_port() { python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+
+# Tries a command for at most 30 s.
+within() {
+  local what="$1" end=$((SECONDS + 30))
+  shift
+  until "$@" >/dev/null 2>&1; do
+    [ "$SECONDS" -lt "$end" ] || die "not within 30 s: $what"
+    sleep 0.2
+  done
+}
+
+push() {
+  local answer
+  answer="$(curl -sS --max-time 10 -w ' %{http_code}' -H 'Content-Type: application/json' \
+    --data "$1" "http://127.0.0.1:$port/api/v1/events")"
+  case "$answer" in *' 202') ;; *) die "push was answered with $answer" ;; esac
+}
+
+# Whether a query has exactly this many results.
+results() {
+  local answer
+  answer="$(promtool query instant "http://127.0.0.1:$prometheus_port" "$2")" || return 1
+  [ "$(grep -c '=>' <<<"$answer")" = "$1" ]
+}
+
+# Whether both targets, the OpenMetrics one and the text one, give one result for a selector with a condition.
+both() {
+  local job
+  for job in openmetrics text; do
+    within "$1$2 ($job)" results 1 "${1%%\{*}{job=\"$job\",${1#*\{}$2"
+  done
+}
+
+mkdir "$work/home" "$work/state"
+port="$(free_port)"
+env -u CODEX_HOME HOME="$work/home" "$exporter" --home "$work/home" --state-dir "$work/state" \
+  --web.listen-address "127.0.0.1:$port" >"$work/exporter.log" 2>&1 </dev/null &
+pids+=($!)
+within "the exporter is ready" curl -sf --max-time 5 "http://127.0.0.1:$port/-/ready"
+
+python3 "$here/relay.py" "$port" "$work/relay.port" >"$work/relay.log" 2>&1 </dev/null &
+pids+=($!)
+within "the relay runs" test -s "$work/relay.port"
+
+accept='application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1'
+kind="$(curl -sS --max-time 10 -o /dev/null -w '%{content_type}' -H "Accept: $accept" "http://127.0.0.1:$port/metrics")"
+case "$kind" in application/openmetrics-text*) ;; *) die "Prometheus would get $kind instead of OpenMetrics" ;; esac
+
+cat >"$work/prometheus.yml" <<YAML
+global: { scrape_interval: 1s, scrape_timeout: 1s }
+scrape_configs:
+  - job_name: openmetrics
+    static_configs: [{ targets: ["127.0.0.1:$port"] }]
+  - job_name: text
+    static_configs: [{ targets: ["127.0.0.1:$(cat "$work/relay.port")"] }]
+YAML
+promtool check config "$work/prometheus.yml" >/dev/null
+prometheus_port="$(free_port)"
+prometheus --config.file="$work/prometheus.yml" --storage.tsdb.path="$work/tsdb" \
+  --web.listen-address="127.0.0.1:$prometheus_port" >"$work/prometheus.log" 2>&1 </dev/null &
+pids+=($!)
+within "Prometheus is ready" curl -sf --max-time 5 "http://127.0.0.1:$prometheus_port/-/ready"
+both 'up{}' ' == 1'
+both 'agent_session_exporter_build_info{}' ' == 1'
+
+session='source="e2e",session="first",project="shop"'
+event() { printf '{"schemaVersion":"1","id":"%s","source":"e2e","sessionId":"first","projectId":"shop","type":"%s","data":%s}' "$1" "$2" "$3"; }
+push "[$(event 1 turn.started '{"trigger":"person"}'),$(event 2 user.action_required '{"actionId":"a","kind":"question"}')]"
+both "agent_session_state{$session,state=\"waiting_for_user\"}" ' == 1'
+both "agent_session_state{$session,state=\"running\"}" ' == 0'
+both "agent_session_state_reason{$session,reason=\"question\"}" ' == 1'
+both "agent_session_pending_user_actions{$session}" ' == 1'
+both "agent_session_last_activity_timestamp_seconds{$session}" ' > time() - 60'
+
+# The same event again is no second action, and its answer and the turn's end are seen.
+push "$(event 2 user.action_required '{"actionId":"a","kind":"question"}')"
+push "[$(event 3 user.action_resolved '{"actionId":"a"}'),$(event 4 turn.ended '{"outcome":"completed"}')]"
+both "agent_session_state{$session,state=\"completed\"}" ' == 1'
+both 'agent_session_turns_total{source="e2e",project="shop",outcome="completed"}' ' == 1'
+both 'up{}' ' == 1'
+
+kill -TERM "${pids[0]}"
+code=0
+wait "${pids[0]}" || code=$?
+[ "$code" = 0 ] || die "the exporter ended with $code on SIGTERM"
+pids=("${pids[@]:1}")
+printf 'Prometheus scraped both formats: all queries answered as expected\n'
