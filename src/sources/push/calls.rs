@@ -17,7 +17,8 @@ use crate::event::reduce::normal_command;
 /// Deepest nesting of arguments. Below serde_json's own limit of 128, at which it would refuse the value.
 const MAX_DEPTH: usize = 64;
 /// Arguments that name what a call works on, the more telling first.
-const TARGETS: [&str; 8] = ["filePath", "file_path", "path", "notebook_path", "pattern", "query", "url", "uri"];
+const TARGETS: [&str; 8] =
+    ["filePath", "file_path", "path", "notebook_path", "pattern", "query", "url", "uri"];
 /// Arguments that hold a command line or an argument vector.
 const COMMANDS: [&str; 2] = ["command", "cmd"];
 /// Arguments of plan tools that hold the items.
@@ -133,7 +134,11 @@ fn write_canonical(out: &mut String, members: &[(Cow<'_, str>, &RawValue)]) {
 /// The text of a JSON string.
 fn text_of(raw: &str) -> Option<Cow<'_, str>> {
     let inner = raw.strip_prefix('"')?.strip_suffix('"')?;
-    if inner.contains('\\') { serde_json::from_str(raw).ok().map(Cow::Owned) } else { Some(Cow::Borrowed(inner)) }
+    if inner.contains('\\') {
+        serde_json::from_str(raw).ok().map(Cow::Owned)
+    } else {
+        Some(Cow::Borrowed(inner))
+    }
 }
 
 /// A command line from text or an argument vector; of `bash -lc "…"` it is the script.
@@ -142,9 +147,9 @@ fn command_line(raw: &str) -> Option<Cow<'_, str>> {
         return Some(text);
     }
     let mut words: Vec<String> = serde_json::from_str(raw).ok()?;
-    let is_shell = words.first().is_some_and(|w| {
-        matches!(w.rsplit('/').next(), Some("sh" | "bash" | "zsh" | "dash" | "fish"))
-    });
+    let is_shell = words
+        .first()
+        .is_some_and(|w| matches!(w.rsplit('/').next(), Some("sh" | "bash" | "zsh" | "dash" | "fish")));
     if is_shell && words.len() >= 3 && words[1].starts_with('-') && words[1].ends_with('c') {
         return Some(Cow::Owned(words.swap_remove(2)));
     }

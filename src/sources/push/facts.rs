@@ -74,9 +74,10 @@ impl Reading<'_> {
             "task.completed" => self.progress(ProgressKind::TaskCompleted, d)?,
             "verification.passed" => Fact::Verification { passed: true, call: self.id(d, Field::CallId)? },
             "verification.failed" => Fact::Verification { passed: false, call: self.id(d, Field::CallId)? },
-            "turn.started" => {
-                Fact::TurnStarted { trigger: word(d, Field::Trigger, Trigger::parse, Trigger::Unknown)?.unwrap_or(Trigger::Unknown) }
-            }
+            "turn.started" => Fact::TurnStarted {
+                trigger: word(d, Field::Trigger, Trigger::parse, Trigger::Unknown)?
+                    .unwrap_or(Trigger::Unknown),
+            },
             "turn.ended" => Fact::TurnEnded {
                 outcome: required(or_refuse(d, Field::Outcome, TurnOutcome::parse)?)?,
                 error: error_class(d)?,
@@ -105,7 +106,8 @@ impl Reading<'_> {
             "criteria.updated" => Fact::CriteriaUpdated(tally(d, Field::Passed)?),
             "user.action_required" => Fact::ActionRequired {
                 action: required(self.id(d, Field::ActionId)?)?,
-                kind: word(d, Field::Kind, ActionKind::parse, ActionKind::Other)?.unwrap_or(ActionKind::Other),
+                kind: word(d, Field::Kind, ActionKind::parse, ActionKind::Other)?
+                    .unwrap_or(ActionKind::Other),
                 certainty: or_refuse(d, Field::Certainty, Certainty::parse)?.unwrap_or(Certainty::Certain),
                 tool: self.name(d, Field::Tool)?,
                 call: self.id(d, Field::CallId)?,
@@ -117,7 +119,8 @@ impl Reading<'_> {
             },
             "user.prompt" => Fact::Prompt {
                 // The type's own name says who prompts, unless the sender knows better.
-                trigger: word(d, Field::Trigger, Trigger::parse, Trigger::Unknown)?.unwrap_or(Trigger::Person),
+                trigger: word(d, Field::Trigger, Trigger::parse, Trigger::Unknown)?
+                    .unwrap_or(Trigger::Person),
                 queued: d.flag(Field::Queued)?.unwrap_or(false),
             },
             "session.blocked" => Fact::Blocked {
@@ -265,11 +268,7 @@ fn word<T>(
 }
 
 /// A word of a set that has none.
-fn or_refuse<T>(
-    d: &Data<'_>,
-    field: Field,
-    parse: impl Fn(&str) -> Option<T>,
-) -> Result<Option<T>, Reason> {
+fn or_refuse<T>(d: &Data<'_>, field: Field, parse: impl Fn(&str) -> Option<T>) -> Result<Option<T>, Reason> {
     d.text(field)?.map(|text| parse(text).ok_or(Reason::BadValue)).transpose()
 }
 

@@ -117,7 +117,9 @@ impl Shared {
         let mut decoder = self.push.decoder();
         let intake = match form {
             Form::Lines => self.lines(&body, &mut decoder, now).await?,
-            Form::Json | Form::CloudBatch | Form::CloudEvent => self.json(form, &body, &mut decoder, now).await?,
+            Form::Json | Form::CloudBatch | Form::CloudEvent => {
+                self.json(form, &body, &mut decoder, now).await?
+            }
             Form::CloudBinary => {
                 let mut intake = Intake::default();
                 let event = CloudEnvelope::from_headers(&parts.headers)
@@ -266,7 +268,8 @@ impl Shared {
 
 impl Form {
     fn of(headers: &HeaderMap) -> Result<Self, Refusal> {
-        let content_type = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+        let content_type =
+            headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
         let essence = content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
         match essence.as_str() {
             "application/json" if headers.contains_key("ce-specversion") => Ok(Self::CloudBinary),
