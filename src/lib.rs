@@ -4,9 +4,15 @@
 //! fold, commit, publish) → `session::Snapshot` → `views` (read only). A bounded channel carries events and slows
 //! the readers down instead of dropping; a watch channel carries the latest snapshot. Nothing flows back.
 
+pub mod app;
+pub mod cli;
 pub mod clock;
+pub mod config;
+pub mod docs;
 pub mod event;
+pub mod ingest;
 pub mod session;
 pub mod sources;
+pub mod store;
 pub mod telemetry;
 pub mod views;

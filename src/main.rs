@@ -1,2 +1,27 @@
 //! Exit codes, nothing else.
-fn main() {}
+
+use std::process::ExitCode;
+
+use agent_session_exporter::cli::{self, Commands};
+use agent_session_exporter::sources;
+
+fn main() -> ExitCode {
+    let commands = Commands {
+        serve: |_| anyhow::bail!("there is no source to serve"),
+        demo: |_| anyhow::bail!("there is no recording to serve"),
+        once: |_, _| anyhow::bail!("there is no source to scan"),
+        check: |config| Ok(format!("{config:#?}\n")),
+        families: Vec::new,
+        sources: sources::LIST.iter().map(|s| s.name).collect(),
+    };
+    let env = std::env::vars_os()
+        .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
+        .collect();
+    match cli::run(std::env::args_os(), env, &commands, &mut std::io::stdout()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.report();
+            ExitCode::from(failure.code())
+        }
+    }
+}

@@ -1,6 +1,11 @@
 //! Counters about the exporter itself, in a `prometheus` registry of their own. Every name begins with
 //! `agent_session_exporter_`; the catalogue is section "self" of METRICS.md.
 
+mod process;
+
+use std::cell::RefCell;
+
+use prometheus::proto::MetricType;
 use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
     Registry,
@@ -15,6 +20,7 @@ const MAX_UNKNOWN_KINDS: usize = 50;
 #[derive(Debug)]
 pub struct Telemetry {
     registry: Registry,
+    catalogue: Vec<SelfMetric>,
     unknown_kinds: std::sync::Mutex<std::collections::HashSet<String>>,
     /// 1 where the endpoint or root could be read at the last try.
     pub source_up: IntGaugeVec,
@@ -45,7 +51,7 @@ pub struct Telemetry {
     pub watched_roots: IntGaugeVec,
     /// Sessions held in memory.
     pub sessions_tracked: IntGauge,
-    /// Sessions that left before their time or at it.
+    /// Sessions that lost their series or left memory, before their time or at it.
     pub sessions_evicted: IntCounterVec,
     /// Label values folded into `other`.
     pub label_overflow: IntCounterVec,
@@ -73,10 +79,42 @@ pub struct Telemetry {
     pub push_refused: IntCounterVec,
 }
 
+/// What a self metric is, whether or not it has a series yet: the registry only shows those that do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SelfMetric {
+    /// Full name.
+    pub name: String,
+    /// One sentence.
+    pub help: String,
+    /// How its values behave.
+    pub kind: MetricType,
+    /// Its labels.
+    pub labels: Vec<String>,
+}
+
+/// A registry that also keeps the list of what was registered.
+#[derive(Default)]
+struct Register {
+    registry: Registry,
+    catalogue: RefCell<Vec<SelfMetric>>,
+}
+
 /// Makes one metric and registers it; names are constants, so a failure is a bug that any test run shows.
-fn register<C: prometheus::core::Collector + Clone + 'static>(r: &Registry, c: prometheus::Result<C>) -> C {
+fn register<C: prometheus::core::Collector + Clone + 'static>(r: &Register, c: prometheus::Result<C>) -> C {
     let metric = c.expect("metric names and labels are constants that are valid");
-    r.register(Box::new(metric.clone())).expect("metric names are registered once");
+    let families = metric.collect();
+    r.catalogue.borrow_mut().extend(metric.desc().into_iter().map(|desc| {
+        SelfMetric {
+            name: desc.fq_name.clone(),
+            help: desc.help.clone(),
+            kind: families
+                .iter()
+                .find(|f| f.name() == desc.fq_name)
+                .map_or(MetricType::GAUGE, |f| f.get_field_type()),
+            labels: desc.variable_labels.clone(),
+        }
+    }));
+    r.registry.register(Box::new(metric.clone())).expect("metric names are registered once");
     metric
 }
 
@@ -95,13 +133,14 @@ impl Default for Telemetry {
 impl Telemetry {
     /// All self metrics, registered, at their start values.
     pub fn new() -> Self {
-        let r = Registry::new();
+        let r = Register::default();
         let gauges = |name, help, labels: &[&str]| register(&r, IntGaugeVec::new(opts(name, help), labels));
         let counters =
             |name, help, labels: &[&str]| register(&r, IntCounterVec::new(opts(name, help), labels));
         let counter = |name, help| register(&r, IntCounter::with_opts(opts(name, help)));
         let gauge = |name, help| register(&r, IntGauge::with_opts(opts(name, help)));
         let float = |name, help| register(&r, Gauge::with_opts(opts(name, help)));
+        register(&r, process::Process::new());
         let t = Self {
             source_up: gauges(
                 "source_up",
@@ -163,7 +202,7 @@ impl Telemetry {
             sessions_tracked: gauge("sessions_tracked", "Sessions held in memory."),
             sessions_evicted: counters(
                 "sessions_evicted_total",
-                "Sessions that left memory, by why.",
+                "Sessions that lost their series (limit) or left memory, by why.",
                 &["reason"],
             ),
             label_overflow: counters(
@@ -205,7 +244,8 @@ impl Telemetry {
                 &["reason"],
             ),
             unknown_kinds: std::sync::Mutex::default(),
-            registry: r,
+            registry: r.registry,
+            catalogue: r.catalogue.into_inner(),
         };
         t.build_info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         t
@@ -214,6 +254,11 @@ impl Telemetry {
     /// The registry, for the exposition.
     pub fn registry(&self) -> &Registry {
         &self.registry
+    }
+
+    /// Every self metric, also those that have no series yet.
+    pub fn catalogue(&self) -> &[SelfMetric] {
+        &self.catalogue
     }
 
     /// Counts a record of a kind this version does not know. The set of kinds is bounded.

@@ -21,6 +21,8 @@ pub use self::words::*;
 
 /// Version of the event model, as `schemaVersion` says it on the wire.
 pub const SCHEMA_VERSION: &str = "1";
+/// JSON Schema (2020-12) of the event model, as it is pushed.
+pub const SCHEMA_JSON: &str = include_str!("schema.json");
 
 /// Name of a source, `[a-z0-9_]{1,32}`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -95,7 +97,8 @@ pub enum Fact {
     /// `turn.started`
     TurnStarted { trigger: Trigger },
     /// `turn.ended`; `reset`: when a limit that ended it is announced to be lifted; `denied`: a person's refusal
-    /// ended it; `result_known`: false where the record cannot tell success from failure.
+    /// ended it; `result_known` false: the source ends failed and completed turns with the same record, so that
+    /// `outcome` counts the turn, but claims nothing about the session.
     TurnEnded {
         outcome: TurnOutcome,
         error: Option<ErrorClass>,
@@ -155,6 +158,8 @@ pub enum Fact {
     Writer(Writer),
     /// A background task (not agent) was declared or ended.
     Background { task: Id, running: bool },
+    /// The store saw an episode of being stalled begin; only for counting it once, never pushed.
+    StallBegan { reason: Id },
     /// A type this version does not know: bookkeeping, and counted.
     Unknown,
 }
@@ -361,6 +366,7 @@ impl Fact {
             Self::Activity { .. } => "activity",
             Self::Writer(_) => "writer",
             Self::Background { .. } => "background",
+            Self::StallBegan { .. } => "session.stalled",
             Self::Unknown => "unknown",
         }
     }
@@ -395,7 +401,8 @@ impl Fact {
             Self::TurnEnded { .. } => 21,
             Self::SessionEnded { .. } => 22,
             Self::Writer(_) => 23,
-            Self::SessionDeleted => 24,
+            Self::StallBegan { .. } => 24,
+            Self::SessionDeleted => 25,
         }
     }
 }

@@ -13,6 +13,7 @@ use super::facts::{
     NativeStuck, OpenCall, OpenStep, ProgressCount, ProgressFact, RECENT_PROGRESS, RunEnd, Stop, Turn,
     TurnEnd,
 };
+use super::state::Reason;
 use crate::event::{
     ActivityClass, BlockReason, CallEnd, CallOutcome, CallStart, Certainty, Commands, EndOutcome, Event,
     Evidence, Fact, Id, Name, ProgressKind, Requester, Resolution, SessionInfo, Step, StepKind, StepOutcome,
@@ -51,6 +52,13 @@ impl Facts {
     /// Applies one event; `out` receives what it adds to the counts.
     pub fn apply(&mut self, event: &Event, out: &mut Effects) {
         let t = event.time;
+        if let Fact::StallBegan { reason } = &event.fact {
+            // Our own conclusion is no sign of life.
+            if let Some(reason) = Reason::parse(reason.as_str()) {
+                out.one(Count::Stall(reason));
+            }
+            return;
+        }
         later(&mut self.last_seen, Some(t.unwrap_or(event.observed)));
         if let Some(parent) = &event.parent
             && *parent != self.session
@@ -175,7 +183,9 @@ impl Facts {
                 self.work(t, out);
                 self.message_last = if newest { *message } else { self.message_last };
             }
-            Fact::Activity { class: ActivityClass::Bookkeeping, .. } | Fact::Unknown => {}
+            Fact::Activity { class: ActivityClass::Bookkeeping, .. }
+            | Fact::Unknown
+            | Fact::StallBegan { .. } => {}
             Fact::Writer(writer) => {
                 let at = t.unwrap_or(event.observed);
                 if self.writer.is_none_or(|(_, since)| since <= at) {
@@ -464,7 +474,10 @@ impl Facts {
         if !remember(&mut self.memory.ended_calls, key, MAX_REMEMBERED) {
             return;
         }
-        self.work(t, out);
+        // That a call was cut off is no sign of life; the store says so on behalf of calls nobody ended.
+        if end.outcome != CallOutcome::Interrupted {
+            self.work(t, out);
+        }
         self.close_actions_of(&end.call, Resolution::Answered, t, out);
         let open =
             self.open_calls.iter().position(|c| c.start.call == end.call).map(|i| self.open_calls.remove(i));

@@ -168,15 +168,18 @@ impl<'a> Rollup<'a> {
 
 /// Whether a call that never got its end is over with its turn.
 pub fn is_interrupted(facts: &Facts, call: &OpenCall, now: Timestamp) -> bool {
+    interrupted_at(facts, call).is_some_and(|t| now > t)
+}
+
+/// From when on a call without an end counts as interrupted; `None` while its turn is open.
+pub fn interrupted_at(facts: &Facts, call: &OpenCall) -> Option<Timestamp> {
     let over_since = match &facts.turn {
-        Some(turn) if turn.implicit || turn.request == call.request || call.request.is_none() => {
-            return false;
-        }
+        Some(turn) if turn.implicit || turn.request == call.request || call.request.is_none() => return None,
         Some(turn) => turn.started,
         None => {
             let turn = facts.turn_end.as_ref().and_then(|e| e.time);
             turn.max(facts.run_end.as_ref().and_then(|e| e.time)).max(facts.deleted_at)
         }
     };
-    !call.start.background && over_since.is_some_and(|t| now.since(t) > INTERRUPTED_AFTER_MS)
+    over_since.filter(|_| !call.start.background).map(|t| t.plus(INTERRUPTED_AFTER_MS))
 }

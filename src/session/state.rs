@@ -310,6 +310,11 @@ impl Reason {
         }
     }
 
+    /// The reason with this spelling.
+    pub fn parse(text: &str) -> Option<Self> {
+        State::ALL.iter().flat_map(|s| s.reasons()).copied().find(|r| r.as_str() == text)
+    }
+
     /// The reason a pending action of this kind gives.
     pub const fn of_action(kind: ActionKind) -> Self {
         match kind {
@@ -632,7 +637,8 @@ impl Case<'_> {
         let turns = self.view.turns_since_progress();
         let many_turns = turns >= u64::from(self.limits.no_progress_turns);
         if self.root.step_entries_max() >= self.limits.step_entries || many_turns {
-            return say(Reason::StepLoop, last_activity);
+            // The entries are counted since the last landing, and only that moment is kept.
+            return say(Reason::StepLoop, self.view.last_progress().unwrap_or_else(|| self.root.start()));
         }
         let clear = self
             .view

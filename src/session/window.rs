@@ -64,7 +64,9 @@ impl Session {
     }
 
     /// Takes an event in, at its place in time.
-    pub fn apply(&mut self, event: Event) -> Change {
+    ///
+    /// Facts from before `epoch`, the store's creation, are known but not counted; pushed ones always count.
+    pub fn apply(&mut self, event: Event, epoch: Timestamp) -> Change {
         let newest = self.held.last().map(|h| h.key.0);
         let time = event.time.map(Timestamp::as_millis).or(newest).unwrap_or(i64::MIN);
         let key = (time, event.fact.rank(), event.id.unwrap_or(u64::MAX));
@@ -72,8 +74,7 @@ impl Session {
             self.base = Some(Box::new((*self.head).clone()));
         }
         if self.held.last().is_none_or(|last| last.key <= key) {
-            let mut effects = Effects::default();
-            Arc::make_mut(&mut self.head).apply(&event, &mut effects);
+            let effects = fold(Arc::make_mut(&mut self.head), &event, epoch);
             let change = Change { old: Effects::default(), new: effects.clone() };
             self.held.push(Held { key, event, effects });
             self.settle();
@@ -86,7 +87,7 @@ impl Session {
             change.old.observations.extend(held.effects.observations.iter().copied());
         }
         self.held.insert(at, Held { key, event, effects: Effects::default() });
-        self.refold(at, &mut change.new);
+        self.refold(at, epoch, &mut change.new);
         self.settle();
         change
     }
@@ -108,21 +109,20 @@ impl Session {
     }
 
     /// From the stored form.
-    pub fn from_row(row: Row) -> Self {
+    pub fn from_row(row: Row, epoch: Timestamp) -> Self {
         let mut session = Self::new(row.facts);
         for event in row.held {
-            session.apply(event);
+            session.apply(event, epoch);
         }
         session
     }
 
     /// Folds everything held again, from the base; effects from position `from` on are new.
-    fn refold(&mut self, from: usize, new: &mut Effects) {
+    fn refold(&mut self, from: usize, epoch: Timestamp, new: &mut Effects) {
         let Some(base) = &self.base else { return };
         let mut facts = (**base).clone();
         for (i, held) in self.held.iter_mut().enumerate() {
-            let mut effects = Effects::default();
-            facts.apply(&held.event, &mut effects);
+            let effects = fold(&mut facts, &held.event, epoch);
             if i >= from {
                 new.counts.extend(effects.counts.iter().cloned());
                 new.observations.extend(effects.observations.iter().copied());
@@ -147,6 +147,14 @@ impl Session {
             }
         }
     }
+}
+
+/// Applies an event and says what it adds to the sums: nothing, if it lies before the counting epoch.
+fn fold(facts: &mut Facts, event: &Event, epoch: Timestamp) -> Effects {
+    let mut effects = Effects::default();
+    facts.apply(event, &mut effects);
+    let counts = event.always_counts || event.time.is_some_and(|t| t >= epoch);
+    if counts { effects } else { Effects::default() }
 }
 
 /// The stored form, borrowed.

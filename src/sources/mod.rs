@@ -1,5 +1,9 @@
 //! The list of sources, and what each of them hands over. A source is one file here plus its line in [`LIST`].
 
+pub mod codex;
+pub mod files;
+pub mod push;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 use crate::clock::Clock;
-use crate::event::{Batch, Capabilities, Event, Reducer, Timestamp};
+use crate::event::{Batch, Capabilities, Event, Reducer, SessionId, Timestamp};
 use crate::telemetry::Telemetry;
 
 /// A source describes itself; config, `check`, docs and the app walk [`LIST`].
@@ -28,6 +32,9 @@ pub struct SourceDef {
     /// Starts it; the task ends when `stop` turns true.
     pub start: fn(Context) -> tokio::task::JoinHandle<()>,
 }
+
+/// Every source there is.
+pub const LIST: &[&SourceDef] = &[];
 
 /// What a running source is given.
 pub struct Context {
@@ -84,6 +91,14 @@ pub trait Decode: Send {
 
     /// What has to survive a restart, at most 64 KiB.
     fn checkpoint(&self) -> Vec<u8>;
+
+    /// The session the stream is about, once it said so.
+    fn session(&self) -> Option<&SessionId>;
+
+    /// Kinds of records met since the last call that this version does not know, for `unknown_records_total`.
+    fn unknown_kinds(&mut self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 // === impl DecodeError ===

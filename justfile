@@ -1,0 +1,11 @@
+# The whole of CI.
+check:
+    ./tests/run
+
+# Renews the generated files.
+docs:
+    BLESS=1 cargo test --test generated
+
+# Renews generated files and goldens; read the difference like code.
+bless:
+    BLESS=1 cargo test

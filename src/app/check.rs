@@ -1,0 +1,61 @@
+//! `check`: what the configuration says, what was found on this machine, and what each source can see.
+
+use std::path::{Path, PathBuf};
+
+use crate::config::Config;
+use crate::event::Capability;
+use crate::sources::{LIST, SourceDef};
+
+/// The report. A wrong configuration has been refused before.
+///
+/// # Errors
+/// None of its own; the signature is that of every command.
+pub fn check(config: Config) -> anyhow::Result<String> {
+    let mut out = String::from("configuration: ok\n");
+    out.push_str(&format!("state folder: {} ({})\n", config.state_dir.display(), presence(&config.state_dir)));
+    for address in &config.web.listen_address {
+        out.push_str(&format!("listens on: {address}\n"));
+    }
+    for line in sources(&config) {
+        out.push_str(&line);
+        out.push('\n');
+    }
+    for def in LIST {
+        let can = |c: &&Capability| def.capabilities.has(**c);
+        let words = |list: Vec<&Capability>| list.iter().map(|c| c.as_str()).collect::<Vec<_>>().join(", ");
+        let sees = words(Capability::ALL.iter().filter(can).collect());
+        let blind = words(Capability::ALL.iter().filter(|c| !can(c)).collect());
+        out.push_str(&format!("{}: sees {sees}", def.name));
+        if !blind.is_empty() {
+            out.push_str(&format!("; cannot see {blind}"));
+        }
+        out.push('\n');
+    }
+    Ok(out)
+}
+
+/// One line per source: whether it is on and what is there for it.
+pub(super) fn sources(config: &Config) -> Vec<String> {
+    LIST.iter().map(|def| source(def, config)).collect()
+}
+
+fn source(def: &SourceDef, config: &Config) -> String {
+    if !config.enabled(def.name, def.default_on) {
+        return format!("{}: off", def.name);
+    }
+    if def.start.is_none() {
+        return format!("{}: on, {}", def.name, def.about);
+    }
+    let below_home = config.home.iter().map(|home| home.join(def.looks_at));
+    let folders: Vec<PathBuf> = below_home.chain(config.roots(def.name).iter().cloned()).collect();
+    let places: Vec<String> = folders.iter().map(|f| format!("{} ({})", f.display(), presence(f))).collect();
+    format!("{}: on, {}", def.name, places.join(", "))
+}
+
+fn presence(path: &Path) -> &'static str {
+    match std::fs::metadata(path) {
+        Ok(_) => "found",
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => "nothing there yet",
+        Err(_) => "cannot be read",
+    }
+}

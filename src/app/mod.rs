@@ -1,0 +1,377 @@
+//! Wiring: configuration in, running parts out; shutdown in the order of the flow: sources, owner, views. No domain
+//! decisions.
+
+mod check;
+mod demo;
+mod once;
+
+use std::collections::HashMap;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::Router;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse as _, Response};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tracing_subscriber::EnvFilter;
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::event;
+use crate::event::reduce::Runners;
+use crate::event::{Batch, Reducer, SourceId};
+use crate::session::Thresholds;
+use crate::sources;
+use crate::sources::{LIST, SourceDef, push};
+use crate::store;
+use crate::store::Store;
+use crate::telemetry::Telemetry;
+use crate::views::guard::{AllowedHosts, guard};
+use crate::views::http::{self, Api, RenderMetrics};
+use crate::views::prometheus::{self, Format, Renderer, SeriesMode};
+use crate::views::serve as web;
+use crate::views::webconfig::WebConfig;
+
+pub use self::check::check;
+pub use self::once::once;
+
+/// How long the store keeps a session after its last event.
+const RETENTION: Duration = Duration::from_secs(7 * 86_400);
+/// How long shutdown waits for what was taken in to be kept.
+const FLUSH_WITHIN: Duration = Duration::from_secs(5);
+
+/// What runs behind the views.
+struct Core {
+    store: Store,
+    reducer: Arc<Reducer>,
+    telemetry: Arc<Telemetry>,
+    clock: Clock,
+    stop: watch::Sender<bool>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// Serves until it is told to stop.
+///
+/// # Errors
+/// When an address, the state folder or a file named in the configuration cannot be used.
+pub fn serve(config: Config) -> anyhow::Result<()> {
+    start_logging(&config);
+    runtime()?.block_on(async {
+        let listeners = listen(&config).await?;
+        let opened = open_store(&config)?;
+        let mut core = Core::start(&config, opened.0, opened.1, &file_sources(&config))?;
+        core.start_sources(&config);
+        greet(&config, &listeners.addresses, &found(&config));
+        run(config, core, listeners).await
+    })
+}
+
+/// Serves bundled recordings, in memory only.
+///
+/// # Errors
+/// When an address cannot be used.
+pub fn demo(config: Config) -> anyhow::Result<()> {
+    start_logging(&config);
+    runtime()?.block_on(async {
+        let listeners = listen(&config).await?;
+        let core = Core::start_in_memory(&config, &[])?;
+        let (out, reducer, clock) = (core.store.files.clone(), core.reducer.clone(), core.clock);
+        let task = tokio::spawn(demo::play(out, reducer, clock, core.stop.subscribe()));
+        let mut core = core;
+        core.tasks.push(task);
+        let shown: Vec<String> = demo::shown().map(|s| format!("recording shows: {s}")).collect();
+        greet(&config, &listeners.addresses, &shown);
+        run(config, core, listeners).await
+    })
+}
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("the runtime cannot be started")
+}
+
+fn start_logging(config: &Config) {
+    // Libraries stay at warn: what they log of their own is not written with content in mind.
+    let filter = EnvFilter::new(format!("warn,agent_session_exporter={}", config.log));
+    let logging = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A second start in one process (tests) keeps the first.
+    let _ = logging.try_init();
+}
+
+/// File sources that are switched on.
+fn file_sources(config: &Config) -> Vec<&'static SourceDef> {
+    let on = |def: &&&SourceDef| def.start.is_some() && config.enabled(def.name, def.default_on);
+    LIST.iter().filter(on).copied().collect()
+}
+
+fn open_store(config: &Config) -> anyhow::Result<(store::Opened, Arc<Reducer>)> {
+    let folder = &config.state_dir;
+    let key = store::db::prepare_folder(folder).with_context(|| format!("state folder {}", folder.display()))?;
+    let reducer = Arc::new(Reducer::new(key, runners(config)));
+    let now = Clock::system().now();
+    let opened = store::db::open_folder(folder, key_check(&reducer), now)
+        .with_context(|| format!("state folder {}", folder.display()))?;
+    Ok((opened, reducer))
+}
+
+/// Hashes made with another key mean nothing: the store notices by this.
+fn key_check(reducer: &Reducer) -> u64 {
+    reducer.hash(b"agent-session-exporter")
+}
+
+fn runners(config: &Config) -> Runners {
+    let mut runners = Runners::default();
+    runners.tests.extend(config.runners.tests.iter().cloned());
+    runners.builds.extend(config.runners.builds.iter().cloned());
+    runners
+}
+
+struct Listeners {
+    sockets: Vec<TcpListener>,
+    addresses: Vec<SocketAddr>,
+    web: Option<Arc<WebConfig>>,
+}
+
+async fn listen(config: &Config) -> anyhow::Result<Listeners> {
+    let web = config.web.config_file.as_deref().map(WebConfig::read).transpose()?.map(Arc::new);
+    let protected = web.as_ref().is_some_and(|w| w.protects());
+    let mut sockets = Vec::new();
+    for address in &config.web.listen_address {
+        web::check_address(*address, protected, config.web.allow_remote)?;
+        sockets.push(web::bind(*address).await?);
+    }
+    let addresses = sockets.iter().map(TcpListener::local_addr).collect::<Result<_, _>>()?;
+    Ok(Listeners { sockets, addresses, web })
+}
+
+/// Everything the views offer and the push route, behind one guard.
+fn router(config: &Config, core: &Core, listeners: &Listeners) -> anyhow::Result<Router> {
+    let mut hosts = AllowedHosts::new(&listeners.addresses);
+    for host in &config.web.allowed_hosts {
+        anyhow::ensure!(hosts.allow(host), "web.allowed_hosts: {host:?} is no host name");
+    }
+    if config.web.allow_remote {
+        hosts.allow_any();
+    }
+    hosts.set_https(listeners.web.as_ref().is_some_and(|w| w.https()));
+    let api = Api {
+        snapshots: core.store.snapshots.clone(),
+        clock: core.clock,
+        metrics: metrics(config, core),
+        options: http::Options {
+            metrics_path: config.web.telemetry_path.clone(),
+            event_schema: event::SCHEMA_JSON,
+            push_enabled: config.push.enabled,
+        },
+    };
+    let mut router = http::router(api);
+    if config.push.enabled {
+        router = router.merge(push::router(push_source(config, core)?));
+    }
+    Ok(guard(router, hosts))
+}
+
+fn push_source(config: &Config, core: &Core) -> anyhow::Result<push::Push> {
+    let token = config.push.token_file.as_deref().map(|path| {
+        let token = std::fs::read_to_string(path).with_context(|| format!("push.token_file {}", path.display()))?;
+        anyhow::ensure!(!token.trim().is_empty(), "push.token_file {} is empty", path.display());
+        Ok(token.trim().to_owned())
+    });
+    let options = push::Options {
+        token: token.transpose()?,
+        allow_builtin: config.push.allow_builtin_sources,
+        max_body: config.push.max_body_bytes,
+        ..push::Options::default()
+    };
+    Ok(push::Push::new(core.store.live.clone(), core.reducer.clone(), core.telemetry.clone(), core.clock, options))
+}
+
+fn renderer(config: &Config, core: &Core) -> Renderer {
+    let mode = SeriesMode::parse(config.series.as_str()).unwrap_or_default();
+    let options = prometheus::Options { mode, max_sessions: config.max_sessions, ..prometheus::Options::default() };
+    Renderer::new(options, core.telemetry.clone())
+}
+
+fn metrics(config: &Config, core: &Core) -> RenderMetrics {
+    let renderer = renderer(config, core);
+    Arc::new(move |snapshot, now, headers: &HeaderMap| -> Response {
+        let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
+        let format = Format::negotiate(text(header::ACCEPT));
+        let body = renderer.render(snapshot, now, format);
+        let content_type = (header::CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
+        let vary = (header::VARY, HeaderValue::from_static("accept, accept-encoding"));
+        if prometheus::accepts_gzip(text(header::ACCEPT_ENCODING)) {
+            let encoding = (header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            ([content_type, vary, encoding], prometheus::gzip(&body)).into_response()
+        } else {
+            ([content_type, vary], body).into_response()
+        }
+    })
+}
+
+/// Serves until a signal, then stops in the order of the flow.
+async fn run(config: Config, core: Core, listeners: Listeners) -> anyhow::Result<()> {
+    let router = router(&config, &core, &listeners)?;
+    let mut servers = Vec::new();
+    for socket in listeners.sockets {
+        let stop = core.stop.subscribe();
+        servers.push(tokio::spawn(web::serve(socket, router.clone(), listeners.web.clone(), stop)));
+    }
+    drop(router);
+    let stdin = config.stdin.then(|| push_source(&config, &core)).transpose()?;
+    let stdin = stdin.map(|push| {
+        let lines = tokio::io::BufReader::with_capacity(1 << 16, tokio::io::stdin());
+        tokio::spawn(push::read_stdin(push, lines))
+    });
+    stop_signal().await?;
+    tracing::info!("stopping");
+    if let Some(stdin) = stdin {
+        stdin.abort();
+    }
+    core.shut_down(servers).await
+}
+
+async fn stop_signal() -> anyhow::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+// === impl Core ===
+
+impl Core {
+    fn start(
+        config: &Config,
+        opened: store::Opened,
+        reducer: Arc<Reducer>,
+        scanning: &[&SourceDef],
+    ) -> anyhow::Result<Self> {
+        let folder = Some(config.state_dir.clone());
+        Self::start_with(config, opened, reducer, scanning, folder)
+    }
+
+    fn start_in_memory(config: &Config, scanning: &[&SourceDef]) -> anyhow::Result<Self> {
+        let reducer = Arc::new(Reducer::new([0; 16], runners(config)));
+        let backend: store::Backend = Arc::new(|| Ok(Box::new(redb::backends::InMemoryBackend::new()) as Box<_>));
+        let opened = store::db::open(&backend, key_check(&reducer), Clock::system().now())?;
+        let opened = opened.map_err(|_| anyhow::anyhow!("an empty store cannot be read"))?;
+        Self::start_with(config, opened, reducer, scanning, None)
+    }
+
+    fn start_with(
+        config: &Config,
+        opened: store::Opened,
+        reducer: Arc<Reducer>,
+        scanning: &[&SourceDef],
+        folder: Option<std::path::PathBuf>,
+    ) -> anyhow::Result<Self> {
+        let telemetry = Arc::new(Telemetry::new());
+        let clock = Clock::system();
+        let names = |defs: &[&SourceDef]| defs.iter().map(|d| SourceId::from(d.name)).collect::<Vec<_>>();
+        let mut capabilities = HashMap::new();
+        for def in LIST {
+            capabilities.insert(SourceId::from(def.name), def.capabilities);
+            for capability in event::Capability::ALL {
+                let gauge = telemetry.source_capability.with_label_values(&[def.name, capability.as_str()]);
+                gauge.set(i64::from(def.capabilities.has(*capability)));
+            }
+        }
+        telemetry.series_mode.with_label_values(&[config.series.as_str()]).set(1);
+        let options = store::Options {
+            max_tracked: config.max_tracked,
+            retention: RETENTION,
+            thresholds: config.thresholds::<Thresholds>()?,
+            capabilities,
+            expected_scans: names(scanning),
+            file_sources: names(scanning),
+            folder,
+        };
+        let store = store::spawn(opened, options, clock, reducer.clone(), telemetry.clone())?;
+        Ok(Self { store, reducer, telemetry, clock, stop: watch::Sender::new(false), tasks: Vec::new() })
+    }
+
+    /// Starts every file source that is on.
+    fn start_sources(&mut self, config: &Config) {
+        let cursors = std::mem::take(&mut self.store.cursors);
+        for def in file_sources(config) {
+            let Some(start) = def.start else { continue };
+            let context = sources::Context {
+                homes: config.home.clone(),
+                roots: config.roots(def.name).to_vec(),
+                max_age: config.history_max_age,
+                reducer: self.reducer.clone(),
+                out: self.store.files.clone(),
+                cursors: cursors.clone(),
+                telemetry: self.telemetry.clone(),
+                clock: self.clock,
+                stop: self.stop.subscribe(),
+            };
+            self.tasks.push(start(context));
+        }
+    }
+
+    /// Sources first, then what they sent is kept, then the views.
+    async fn shut_down(self, servers: Vec<JoinHandle<Result<(), web::Error>>>) -> anyhow::Result<()> {
+        let Self { store, stop, tasks, .. } = self;
+        stop.send_replace(true);
+        let everything = async move {
+            for task in tasks {
+                // A source that panicked has said so on its way.
+                let _ = task.await;
+            }
+            let Store { live, files, thread, .. } = store;
+            close(live, files);
+            for server in servers {
+                let _ = server.await;
+            }
+            let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+        };
+        if tokio::time::timeout(FLUSH_WITHIN, everything).await.is_err() {
+            tracing::warn!("something did not stop in time; what was acknowledged is kept");
+        }
+        Ok(())
+    }
+}
+
+/// The owner ends when nobody can send to it any more.
+fn close(live: mpsc::Sender<Batch>, files: mpsc::Sender<Batch>) {
+    drop((live, files));
+}
+
+/// What was found, one line per source.
+fn found(config: &Config) -> Vec<String> {
+    check::sources(config)
+}
+
+/// Says what was found and what to open.
+fn greet(config: &Config, addresses: &[SocketAddr], found: &[String]) {
+    let mut out = std::io::stdout().lock();
+    let scheme = if config.web.config_file.is_some() { "http(s)" } else { "http" };
+    let mut lines = vec![format!("agent-session-exporter {}", env!("CARGO_PKG_VERSION"))];
+    lines.extend(found.iter().map(|line| format!("  {line}")));
+    for address in addresses {
+        let base = format!("{scheme}://{address}");
+        lines.push(format!("open    {base}/"));
+        lines.push(format!("scrape  {base}{}", config.web.telemetry_path));
+        if config.push.enabled {
+            lines.push(format!("push    {base}/api/v1/events"));
+        }
+    }
+    for line in lines {
+        // Nobody may be left to read it; that is no reason not to serve.
+        let _ = writeln!(out, "{line}");
+    }
+}

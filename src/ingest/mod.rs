@@ -1,0 +1,67 @@
+//! Bytes in, records out: which files there are, what was appended to them, who holds a lock. Nothing here knows
+//! what a record means, and nothing here writes. What is made of the records belongs to `sources`.
+
+mod discover;
+pub mod locks;
+mod packed;
+mod read;
+mod tail;
+mod watch;
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::discover::RootState;
+pub use self::read::{Line, MAX_LINE};
+pub use self::tail::{Followed, Handle, Look, Options, Outcome, Slice, Tail};
+pub use self::watch::Wake;
+
+/// Keyed hash of content; the key belongs to whoever keeps the positions.
+pub type Hash = Arc<dyn Fn(&[u8]) -> u64 + Send + Sync>;
+
+/// What a file is, whatever it is called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct FileId {
+    /// Device.
+    pub dev: u64,
+    /// Inode.
+    pub ino: u64,
+}
+
+/// How far a file was read. Only whole lines count as read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Position {
+    /// The file.
+    pub id: FileId,
+    /// Start of the first line that was not read.
+    pub offset: u64,
+    /// Keyed hash of the first bytes, at most 256 and at most `offset` of them.
+    pub head: u64,
+    /// A compressed file that was read to its end: it never grows.
+    pub done: bool,
+}
+
+/// What a look at a file's entry tells.
+#[derive(Clone, Copy, Debug)]
+struct Stat {
+    id: FileId,
+    size: u64,
+    mtime_ms: i64,
+    is_dir: bool,
+}
+
+// === impl Stat ===
+
+impl Stat {
+    fn of(meta: &Metadata) -> Self {
+        Self {
+            id: FileId { dev: meta.dev(), ino: meta.ino() },
+            size: meta.len(),
+            mtime_ms: meta.mtime().saturating_mul(1000).saturating_add(meta.mtime_nsec() / 1_000_000),
+            is_dir: meta.is_dir(),
+        }
+    }
+}

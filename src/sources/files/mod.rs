@@ -1,0 +1,101 @@
+//! The runner shared by sources that read an agent's files: followed files in, batches with their cursors out.
+//! What a record means is the decoder's business, what a file is `ingest`'s.
+
+mod feed;
+mod run;
+mod saved;
+mod stream;
+mod writer;
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::task::JoinHandle;
+
+use super::{Context, Decode};
+use crate::event::{Reducer, SourceId};
+use crate::ingest::Wake;
+use crate::ingest::locks::Probe;
+
+/// Makes a decoder for a stream that is read from its head.
+pub type New = fn(SourceId, Arc<Reducer>) -> Box<dyn Decode>;
+/// Makes a decoder from its checkpoint; `None` where the checkpoint is of no use.
+pub type Restore = fn(SourceId, Arc<Reducer>, &[u8]) -> Option<Box<dyn Decode>>;
+
+/// A source that is files below a folder of the user's home.
+#[derive(Clone, Copy)]
+pub struct FileSource {
+    /// Name of the source.
+    pub name: &'static str,
+    /// The agent's folder in a user's home (`.codex`). [`Context::roots`] are such folders themselves.
+    pub folder: &'static str,
+    /// Folders in it that are searched.
+    pub roots: &'static [&'static str],
+    /// Whether a file of this name is a stream of records; compressed ones end with `.zst`.
+    pub accepts: fn(&OsStr) -> bool,
+    /// The id in a file's name that its lock file is called by.
+    pub stream_id: fn(&OsStr) -> Option<String>,
+    /// Folder with a `<id>.lock` for each session that has a writer.
+    pub lock_dir: Option<&'static str>,
+    /// A decoder at the head of a stream.
+    pub new: New,
+    /// A decoder from its checkpoint.
+    pub restore: Restore,
+}
+
+/// What depends on the machine rather than on the source.
+#[derive(Clone, Debug, Default)]
+pub struct Surroundings {
+    /// Where locks are asked for.
+    pub probe: Probe,
+    /// Do without the kernel's word about changes.
+    pub poll_only: bool,
+}
+
+/// Starts a source; the task ends when `stop` of the context turns true or nobody takes its batches any more.
+pub fn start(source: FileSource, context: Context) -> JoinHandle<()> {
+    start_in(source, context, Surroundings::default())
+}
+
+/// As [`start`], in other surroundings.
+pub fn start_in(source: FileSource, context: Context, surroundings: Surroundings) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        let mut stop = context.stop.clone();
+        let wake = Arc::new(Wake::default());
+        let for_run = wake.clone();
+        // Reading and decoding block, and go on for as long as the source does.
+        let mut run = tokio::task::spawn_blocking(move || {
+            run::Run::new(source, context, surroundings, for_run).until_stopped();
+        });
+        tokio::select! {
+            ended = &mut run => return report(source.name, ended),
+            // An error means that whoever could stop us is gone.
+            _ = stop.wait_for(|stop| *stop) => wake.stop(),
+        }
+        report(source.name, run.await);
+    })
+}
+
+fn report(source: &str, ended: Result<(), tokio::task::JoinError>) {
+    if ended.is_err_and(|e| e.is_panic()) {
+        tracing::error!(source, "reading files ended by a bug");
+    }
+}
+
+/// The agent's folders: in each home, then the configured ones; each once.
+fn agent_folders(source: &FileSource, context: &Context) -> Vec<PathBuf> {
+    let homes = context.homes.iter().map(|home| home.join(source.folder));
+    let mut folders: Vec<PathBuf> = Vec::new();
+    for folder in homes.chain(context.roots.iter().cloned()) {
+        let same = |other: &PathBuf| *other == folder || same_folder(other, &folder);
+        if !folders.iter().any(same) {
+            folders.push(folder);
+        }
+    }
+    folders
+}
+
+fn same_folder(a: &Path, b: &Path) -> bool {
+    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+}

@@ -1,0 +1,119 @@
+//! One followed file with its decoder, and what all of a source share.
+
+use std::sync::Arc;
+
+use super::FileSource;
+use super::saved::Saved;
+use crate::clock::Clock;
+use crate::event::{Event, Fact, Reducer, SessionId, SourceId, Timestamp};
+use crate::ingest::{Handle, Tail};
+use crate::sources::{Decode, Record};
+use crate::telemetry::Telemetry;
+
+/// A followed file and its decoder.
+pub(super) struct Stream {
+    pub(super) key: u64,
+    /// The decoder, while the file is active.
+    pub(super) decoder: Option<Box<dyn Decode>>,
+    /// Everything else, and the decoder's checkpoint while there is none.
+    pub(super) saved: Saved,
+    pub(super) session: Option<SessionId>,
+    /// Name of its lock file.
+    pub(super) lock: Option<String>,
+    pub(super) warned: bool,
+}
+
+/// What all streams of the source share.
+pub(super) struct Shared {
+    pub(super) def: FileSource,
+    pub(super) source: SourceId,
+    pub(super) reducer: Arc<Reducer>,
+    pub(super) telemetry: Arc<Telemetry>,
+    pub(super) clock: Clock,
+}
+
+// === impl Shared ===
+
+impl Shared {
+    /// Names a stream, never shows it.
+    pub(super) fn key(&self, name: &str) -> u64 {
+        self.reducer.hash_all(&[self.source.as_str().as_bytes(), name.as_bytes()])
+    }
+
+    pub(super) fn restore(&self, checkpoint: &[u8]) -> Option<Box<dyn Decode>> {
+        (self.def.restore)(self.source.clone(), self.reducer.clone(), checkpoint)
+    }
+
+    pub(super) fn count_error(&self, reason: &str, n: u64) {
+        if n > 0 {
+            self.telemetry.decode_errors.with_label_values(&[self.source.as_str(), reason]).inc_by(n);
+        }
+    }
+
+    pub(super) fn count_records(&self, n: u64, observed: Timestamp) {
+        if n > 0 {
+            let label = [self.source.as_str()];
+            self.telemetry.records.with_label_values(&label).inc_by(n);
+            self.telemetry.source_last_record.with_label_values(&label).set(observed.as_seconds());
+        }
+    }
+
+    /// A fact of our own about a session, at the moment it was seen.
+    pub(super) fn event(&self, session: &SessionId, what: &str, fact: Fact) -> Event {
+        let observed = self.clock.now();
+        let id = format!("{what}:{}", observed.as_millis());
+        let mut event = Event::new(&self.source, session, observed, fact);
+        event.id = Some(self.reducer.event_id(&self.source, session.as_str(), &id));
+        event.time = Some(observed);
+        event
+    }
+}
+
+// === impl Stream ===
+
+impl Stream {
+    /// Starts at the head of the stream.
+    pub(super) fn begin(&mut self, shared: &Shared) {
+        self.decoder = Some((shared.def.new)(shared.source.clone(), shared.reducer.clone()));
+        self.saved.lines = 0;
+        // The session stays until another one is read: its file may be deleted before.
+        self.warned = false;
+    }
+
+    /// Takes a record: counted, decoded, and complained about once.
+    pub(super) fn take(&mut self, shared: &Shared, record: &Record<'_>, out: &mut Vec<Event>) {
+        let Some(decoder) = &mut self.decoder else { return };
+        self.saved.lines += 1;
+        let Err(error) = decoder.decode(record, out) else { return };
+        shared.count_error(error.as_str(), 1);
+        let (source, reason, line) = (shared.source.as_str(), error.as_str(), self.saved.lines);
+        if std::mem::replace(&mut self.warned, true) {
+            tracing::debug!(source, reason, line, "record skipped");
+        } else {
+            tracing::warn!(source, reason, line, "record skipped; further ones of this file at debug level");
+        }
+    }
+
+    /// The cursor as of now.
+    pub(super) fn cursor(&mut self, tail: &Tail, handle: Handle, root_keys: &[u64]) -> Vec<u8> {
+        if let Some(decoder) = &self.decoder {
+            self.saved.decoder = decoder.checkpoint();
+        }
+        if let Some(file) = tail.get(handle) {
+            self.saved.position = file.position;
+            self.saved.root = root_keys[file.root];
+        }
+        let bytes = self.saved.to_bytes();
+        if self.decoder.is_some() {
+            self.saved.decoder = Vec::new();
+        }
+        bytes
+    }
+
+    /// Keeps of an idle file's decoder only the checkpoint.
+    pub(super) fn rest(&mut self) {
+        if let Some(decoder) = self.decoder.take() {
+            self.saved.decoder = decoder.checkpoint();
+        }
+    }
+}

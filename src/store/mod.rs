@@ -1,0 +1,14 @@
+//! Keeping: one owner task folds events, commits them, then publishes; see [`owner`].
+//!
+//! [`db`] is the file (redb), [`journal`] the form in which a commit's events lie in it, [`dedup`] the window of
+//! event ids that are known, [`sessions`] the sessions in memory, [`reset`] what happens when a file cannot be
+//! read. Files are 0600 in a 0700 folder; nothing in them is content.
+
+pub mod db;
+pub mod dedup;
+pub mod journal;
+pub mod owner;
+pub mod sessions;
+
+pub use self::db::{Backend, Db, OpenError, Opened};
+pub use self::owner::{Options, Store, spawn};

@@ -1,0 +1,612 @@
+//! The owner task: one thread owns all sessions. It takes batches, folds them, commits, and publishes only what is
+//! committed.
+//!
+//! The commit loop has no timer: while one transaction is written, the next one collects; it starts when the last
+//! returns. What a snapshot shows is frozen when a commit starts and published when that commit has succeeded, at
+//! most every [`PUBLISH_EVERY`]. After a failed commit the same work is tried again until it succeeds; meanwhile
+//! pushes are refused and file sources wait in their channel.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::db::{self, Checkpoint, CommitFailed, Db, Opened, Work};
+use super::dedup::Known;
+use super::journal;
+use super::sessions::Sessions;
+use crate::clock::Clock;
+use crate::event::{
+    Batch, CallEnd, CallOutcome, Capabilities, Cursor, Event, Fact, Id, Receipt, Reducer, Refused, Reply,
+    SourceHealth, SourceId, Timestamp,
+};
+use crate::session::rollup;
+use crate::session::snapshot::Snapshot;
+use crate::session::{Aggregates, State, Thresholds};
+use crate::telemetry::Telemetry;
+
+/// Shortest time between two publications.
+pub const PUBLISH_EVERY: Duration = Duration::from_millis(20);
+/// Time between checkpoints of session rows.
+const CHECKPOINT_EVERY: Duration = Duration::from_secs(1);
+/// Bytes of uncommitted events at which no further batch is taken.
+const MAX_PENDING: usize = 8 * 1024 * 1024;
+/// Batches taken between two looks at the commit.
+const TAKE: usize = 8;
+/// Wait before a failed commit is tried again.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
+/// A record dated further ahead than this has no usable time.
+const MAX_AHEAD_MS: i64 = 5 * 60_000;
+/// A wall clock that runs ahead of the awake time by more than this means the machine slept.
+const SLEPT_MS: i64 = 5_000;
+/// Stretches of sleep that are remembered.
+const MAX_SLEEPS: usize = 32;
+
+/// What the owner is set up with.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Sessions held in memory at most.
+    pub max_tracked: usize,
+    /// How long a session is kept after its last event.
+    pub retention: Duration,
+    /// Defaults of derived states.
+    pub thresholds: Thresholds,
+    /// What each source can see by default.
+    pub capabilities: HashMap<SourceId, Capabilities>,
+    /// Sources that will report a first scan; ready only after all did.
+    pub expected_scans: Vec<SourceId>,
+    /// Sources that read files, of whose sessions a trace is kept when they leave memory.
+    pub file_sources: Vec<SourceId>,
+    /// The state folder, for its size; none with a backend of a test.
+    pub folder: Option<PathBuf>,
+}
+
+/// The running store.
+#[derive(Debug)]
+pub struct Store {
+    /// Where live sources send: taken first.
+    pub live: mpsc::Sender<Batch>,
+    /// Where files send.
+    pub files: mpsc::Sender<Batch>,
+    /// The latest published snapshot.
+    pub snapshots: watch::Receiver<Arc<Snapshot>>,
+    /// Reading positions as of the last run.
+    pub cursors: HashMap<u64, Vec<u8>>,
+    /// Ends after both channels are closed and everything is committed.
+    pub thread: std::thread::JoinHandle<()>,
+}
+
+struct Owner {
+    options: Options,
+    clock: Clock,
+    reducer: Arc<Reducer>,
+    telemetry: Arc<Telemetry>,
+    db: Arc<Mutex<Db>>,
+    sessions: Sessions,
+    known: Known,
+    aggregates: Arc<Aggregates>,
+    health: Arc<Vec<SourceHealth>>,
+    suspended: Arc<Vec<(Timestamp, Timestamp)>>,
+    created: Timestamp,
+    process_start: Timestamp,
+    next_seq: u64,
+    pending: Pending,
+    in_flight: Option<InFlight>,
+    failed: Option<Arc<Work>>,
+    frozen: Option<Arc<Snapshot>>,
+    unpublished: bool,
+    checkpoint_due: bool,
+    last_checkpoint: Instant,
+    last_publish: Option<Instant>,
+    last_tick: (Instant, Timestamp),
+    publish: watch::Sender<Arc<Snapshot>>,
+}
+
+/// What the next commit will write.
+#[derive(Default)]
+struct Pending {
+    journal: journal::Writer,
+    cursors: Vec<Cursor>,
+    replies: Vec<(Reply, Receipt)>,
+    oldest: Option<Timestamp>,
+}
+
+struct InFlight {
+    work: Arc<Work>,
+    task: JoinHandle<(Result<(), CommitFailed>, Duration)>,
+    replies: Vec<(Reply, Receipt)>,
+    oldest: Option<Timestamp>,
+}
+
+/// Starts the owner on a thread of its own.
+///
+/// # Errors
+/// When the thread or its runtime cannot be started.
+pub fn spawn(
+    opened: Opened,
+    options: Options,
+    clock: Clock,
+    reducer: Arc<Reducer>,
+    telemetry: Arc<Telemetry>,
+) -> std::io::Result<Store> {
+    let (live, live_in) = mpsc::channel(64);
+    let (files, files_in) = mpsc::channel(64);
+    let now = clock.now();
+    let cursors = opened.contents.cursors.iter().cloned().collect();
+    let (publish, snapshots) = watch::channel(Arc::new(Snapshot::default()));
+    let mut owner = Owner::new(opened, options, clock, reducer, telemetry, publish, now);
+    // What the last run knew is shown before the first scan: never an empty page.
+    owner.freeze();
+    owner.publish_frozen();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().max_blocking_threads(2).build()?;
+    let thread = std::thread::Builder::new()
+        .name("owner".to_owned())
+        .spawn(move || runtime.block_on(owner.run(live_in, files_in)))?;
+    Ok(Store { live, files, snapshots, cursors, thread })
+}
+
+// === impl Owner ===
+
+impl Owner {
+    fn new(
+        opened: Opened,
+        options: Options,
+        clock: Clock,
+        reducer: Arc<Reducer>,
+        telemetry: Arc<Telemetry>,
+        publish: watch::Sender<Arc<Snapshot>>,
+        now: Timestamp,
+    ) -> Self {
+        let contents = opened.contents;
+        let aggregates =
+            contents.aggregates.as_deref().and_then(|a| postcard::from_bytes(a).ok()).unwrap_or_default();
+        telemetry.counting_since.set(contents.created.as_seconds());
+        let mut owner = Self {
+            options,
+            clock,
+            reducer,
+            telemetry,
+            db: Arc::new(Mutex::new(opened.db)),
+            sessions: Sessions::default(),
+            known: Known::default(),
+            aggregates: Arc::new(aggregates),
+            health: Arc::default(),
+            suspended: Arc::default(),
+            created: contents.created,
+            process_start: now,
+            next_seq: contents.next,
+            pending: Pending::default(),
+            in_flight: None,
+            failed: None,
+            frozen: None,
+            unpublished: false,
+            checkpoint_due: false,
+            last_checkpoint: Instant::now(),
+            last_publish: None,
+            last_tick: (Instant::now(), now),
+            publish,
+        };
+        let mut damaged = 0u32;
+        for row in &contents.sessions {
+            damaged += u32::from(!owner.sessions.restore(row, owner.created));
+        }
+        for (key, row) in contents.tombstones {
+            damaged += u32::from(!owner.sessions.restore_tombstone(key, &row));
+        }
+        for (key, row) in &contents.known_ids {
+            owner.known.restore(key, row);
+        }
+        for blob in &contents.journal {
+            match journal::read(blob) {
+                Ok(events) => {
+                    for event in events {
+                        owner.take_in(event, false);
+                    }
+                }
+                Err(_) => damaged += 1,
+            }
+        }
+        if damaged > 0 {
+            tracing::error!(rows = damaged, "parts of the state file could not be read and are left out");
+        }
+        owner
+    }
+
+    async fn run(mut self, mut live: mpsc::Receiver<Batch>, mut files: mpsc::Receiver<Batch>) {
+        let mut tick = tokio::time::interval(Duration::from_secs(1));
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+        let (mut live_open, mut files_open) = (true, true);
+        let mut batches = Vec::with_capacity(TAKE);
+        let mut read = Vec::with_capacity(TAKE);
+        let mut retry_at = Instant::now();
+        while live_open || files_open || self.in_flight.is_some() || self.failed.is_some() || self.has_work()
+        {
+            let room = self.pending.journal.bytes() < MAX_PENDING;
+            let failing = self.failed.is_some();
+            let publish_at = self.last_publish.map_or_else(Instant::now, |t| t + PUBLISH_EVERY);
+            let may_publish = self.unpublished && self.in_flight.is_none() && !failing && !self.has_work();
+            tokio::select! {
+                biased;
+                done = finished(&mut self.in_flight), if self.in_flight.is_some() => {
+                    if !self.commit_returned(done) {
+                        retry_at = Instant::now() + RETRY_AFTER;
+                        if !live_open && !files_open {
+                            // Shutting down with a store that cannot be written: nothing more can be kept.
+                            tracing::error!("the store could not be written at shutdown");
+                            break;
+                        }
+                    }
+                }
+                _ = tick.tick() => self.tick(),
+                () = tokio::time::sleep_until(retry_at), if failing && self.in_flight.is_none() => self.retry(),
+                () = tokio::time::sleep_until(publish_at), if may_publish => {
+                    self.freeze();
+                    self.publish_frozen();
+                }
+                n = live.recv_many(&mut batches, TAKE), if live_open && (room || failing) => live_open = n > 0,
+                n = files.recv_many(&mut read, TAKE), if files_open && room && !failing => files_open = n > 0,
+                // Only a commit or a retry is left to wait for; both wake by themselves.
+                () = tokio::time::sleep(RETRY_AFTER), if !live_open && !files_open => {}
+            }
+            for batch in batches.drain(..).chain(read.drain(..)) {
+                self.fold(batch);
+            }
+            if !live_open && !files_open {
+                self.checkpoint_due = self.sessions.is_dirty();
+            }
+            if self.in_flight.is_none() && self.failed.is_none() && self.has_work() {
+                self.start_commit();
+            }
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        !self.pending.journal.is_empty()
+            || !self.pending.cursors.is_empty()
+            || !self.pending.replies.is_empty()
+            || self.checkpoint_due
+    }
+
+    /// Folds a batch into memory; it becomes visible and acknowledged with its commit.
+    fn fold(&mut self, batch: Batch) {
+        if let Some(health) = batch.health {
+            self.learn_health(health);
+        }
+        if self.failed.is_some() && batch.reply.is_some() {
+            if let Some(reply) = batch.reply {
+                reply(Err(Refused::Unavailable));
+            }
+            return;
+        }
+        let mut receipt = Receipt::default();
+        for event in batch.events {
+            if self.take_in(event, true) {
+                receipt.accepted += 1;
+            } else {
+                receipt.duplicate += 1;
+            }
+        }
+        self.telemetry.duplicates.inc_by(receipt.duplicate);
+        self.pending.cursors.extend(batch.cursors);
+        let Some(reply) = batch.reply else { return };
+        // A duplicate's first copy may still be on its way to disk: the answer waits for it.
+        match &mut self.in_flight {
+            Some(commit) if self.pending.journal.is_empty() => commit.replies.push((reply, receipt)),
+            None if self.pending.journal.is_empty() && self.pending.cursors.is_empty() => reply(Ok(receipt)),
+            _ => self.pending.replies.push((reply, receipt)),
+        }
+    }
+
+    /// Takes one event in; false if it was known. `fresh`: it still has to be written to the journal.
+    fn take_in(&mut self, mut event: Event, fresh: bool) -> bool {
+        if event.time.is_some_and(|t| t.since(event.observed) > MAX_AHEAD_MS) {
+            event.time = None;
+            self.telemetry.clock_skew.inc();
+        }
+        if let Some(id) = event.id
+            && !self.known.insert(&event.source, id, event.time)
+        {
+            return false;
+        }
+        let Some(slot) = self.sessions.slot_for(&event) else { return false };
+        if event.id.is_some()
+            && self.known.may_have_forgotten(&event.source, event.time)
+            && self.sessions.facts(slot).is_some_and(|f| event.time.is_some_and(|t| t <= f.last_heard()))
+        {
+            return false;
+        }
+        if fresh {
+            self.pending.journal.push(slot, &event);
+            let observed = event.observed;
+            self.pending.oldest = Some(self.pending.oldest.map_or(observed, |o| o.min(observed)));
+            self.telemetry.events.with_label_values(&[event.source.as_str(), event.fact.type_name()]).inc();
+        }
+        let source = event.source.clone();
+        let Some((change, facts)) = self.sessions.apply(slot, event, self.created) else { return false };
+        let quiet = change.old.is_empty() && change.new.is_empty();
+        if !quiet {
+            let sums = Arc::make_mut(&mut self.aggregates);
+            let root = facts.parent.is_none();
+            if change.old.is_empty() {
+                sums.add(&source, facts.project.as_ref(), root, &change.new);
+            } else {
+                sums.exchange(&source, facts.project.as_ref(), root, &change.old, &change.new);
+            }
+        }
+        if let Some(model) = &facts.info.model
+            && self.aggregates.shown_model(Some(model)) != model.as_str()
+        {
+            let model = model.clone();
+            Arc::make_mut(&mut self.aggregates).admit_model(&model);
+        }
+        self.unpublished = true;
+        true
+    }
+
+    fn learn_health(&mut self, news: SourceHealth) {
+        let list = Arc::make_mut(&mut self.health);
+        match list.iter_mut().find(|h| h.source == news.source && h.endpoint == news.endpoint) {
+            Some(known) => *known = news,
+            None => list.push(news),
+        }
+        self.unpublished = true;
+    }
+
+    fn start_commit(&mut self) {
+        let due = self.checkpoint_due || self.last_checkpoint.elapsed() >= CHECKPOINT_EVERY;
+        let checkpoint = (due && self.sessions.is_dirty()).then(|| self.checkpoint());
+        self.checkpoint_due = false;
+        let pending = std::mem::take(&mut self.pending);
+        let mut writer = pending.journal;
+        let work = Arc::new(Work {
+            seq: self.next_seq,
+            // A checkpoint says all the blob would say.
+            journal: if checkpoint.is_some() { Vec::new() } else { writer.take() },
+            cursors: pending.cursors,
+            checkpoint,
+        });
+        self.next_seq += 1;
+        if self.last_publish.is_none_or(|t| t.elapsed() >= PUBLISH_EVERY) {
+            self.freeze();
+        }
+        self.write(work, pending.replies, pending.oldest);
+    }
+
+    fn checkpoint(&mut self) -> Checkpoint {
+        self.last_checkpoint = Instant::now();
+        let (sessions, tombstones) = self.sessions.changes();
+        Checkpoint {
+            sessions,
+            tombstones,
+            aggregates: postcard::to_allocvec(&*self.aggregates)
+                .expect("sums are made of types that always serialise"),
+            known_ids: self.known.changes(),
+        }
+    }
+
+    fn write(&mut self, work: Arc<Work>, replies: Vec<(Reply, Receipt)>, oldest: Option<Timestamp>) {
+        let db = self.db.clone();
+        let job = work.clone();
+        let task = tokio::task::spawn_blocking(move || {
+            let started = Instant::now();
+            // A commit that panicked left a database that is opened anew.
+            let result = db.lock().unwrap_or_else(PoisonError::into_inner).commit(&job);
+            (result, started.elapsed())
+        });
+        self.in_flight = Some(InFlight { work, task, replies, oldest });
+    }
+
+    /// What follows a commit; false if it failed.
+    fn commit_returned(
+        &mut self,
+        done: Result<(Result<(), CommitFailed>, Duration), tokio::task::JoinError>,
+    ) -> bool {
+        let Some(commit) = self.in_flight.take() else { return true };
+        let error = match done {
+            Ok((Ok(()), took)) => {
+                self.telemetry.store_commits.inc();
+                self.telemetry.store_commit_seconds.observe(took.as_secs_f64());
+                if self.failed.take().is_some() {
+                    tracing::warn!("the store can be written again");
+                }
+                self.publish_frozen();
+                for (reply, receipt) in commit.replies {
+                    reply(Ok(receipt));
+                }
+                if let Some(oldest) = commit.oldest {
+                    self.telemetry.ingest_lag.set(self.clock.now().since(oldest) as f64 / 1000.0);
+                }
+                return true;
+            }
+            Ok((Err(e), _)) => e.to_string(),
+            Err(_) => "commit panicked".to_owned(),
+        };
+        self.telemetry.store_commit_failures.inc();
+        if self.failed.is_none() {
+            tracing::error!(error, "the store cannot be written; pushes are refused until it can");
+        }
+        for (reply, _) in commit.replies.into_iter().chain(std::mem::take(&mut self.pending.replies)) {
+            reply(Err(Refused::Unavailable));
+        }
+        self.failed = Some(commit.work);
+        false
+    }
+
+    fn retry(&mut self) {
+        if let Some(work) = self.failed.clone() {
+            self.write(work, Vec::new(), None);
+        }
+    }
+
+    /// Takes the picture that will be published when the commit that now starts has succeeded.
+    fn freeze(&mut self) {
+        let sessions = self.sessions.vector();
+        let tree = self.sessions.tree(&sessions);
+        let scanned = self
+            .options
+            .expected_scans
+            .iter()
+            .all(|s| self.health.iter().any(|h| h.source == *s && h.scanned));
+        self.frozen = Some(Arc::new(Snapshot {
+            sessions,
+            tree,
+            aggregates: self.aggregates.clone(),
+            thresholds: self.options.thresholds,
+            capabilities: Arc::new(self.options.capabilities.clone()),
+            health: self.health.clone(),
+            suspended: self.suspended.clone(),
+            process_start: self.process_start,
+            counting_since: self.created,
+            scanned,
+        }));
+        self.unpublished = false;
+    }
+
+    fn publish_frozen(&mut self) {
+        if let Some(snapshot) = self.frozen.take() {
+            self.publish.send_replace(snapshot);
+            self.last_publish = Some(Instant::now());
+        }
+    }
+
+    /// Once a second: what time alone changes.
+    fn tick(&mut self) {
+        let now = self.clock.now();
+        self.notice_sleep(now);
+        self.sessions.rest(now);
+        if self.failed.is_none() {
+            for event in self.own_events(now) {
+                self.take_in(event, true);
+            }
+            self.expire(now);
+        }
+        self.checkpoint_due |= self.sessions.is_dirty() && self.last_checkpoint.elapsed() >= CHECKPOINT_EVERY;
+        self.telemetry.sessions_tracked.set(i64::try_from(self.sessions.len()).unwrap_or(i64::MAX));
+        if let Some(folder) = &self.options.folder {
+            self.telemetry.store_bytes.set(i64::try_from(db::file_size(folder)).unwrap_or(i64::MAX));
+        }
+        let mut open: HashMap<&SourceId, i64> = self.options.capabilities.keys().map(|s| (s, 0)).collect();
+        for (_, facts) in self.sessions.iter() {
+            *open.entry(&facts.source).or_default() += i64::from(facts.turn.is_some());
+        }
+        for (source, turns) in open {
+            self.telemetry.source_open_turns.with_label_values(&[source.as_str()]).set(turns);
+        }
+    }
+
+    fn notice_sleep(&mut self, now: Timestamp) {
+        let (instant, wall) = self.last_tick;
+        let awake = i64::try_from(instant.elapsed().as_millis()).unwrap_or(i64::MAX);
+        if now.since(wall) - awake > SLEPT_MS {
+            let list = Arc::make_mut(&mut self.suspended);
+            list.push((wall, now.plus(-awake)));
+            let surplus = list.len().saturating_sub(MAX_SLEEPS);
+            list.drain(..surplus);
+            self.unpublished = true;
+        }
+        self.last_tick = (Instant::now(), now);
+    }
+
+    /// Conclusions that have to be counted once: calls that ended with their turn, episodes of being stalled. Their
+    /// ids name the fact that began them, so that a restart repeats none.
+    fn own_events(&mut self, now: Timestamp) -> Vec<Event> {
+        let mut events = Vec::new();
+        let mut maybe_stalled = Vec::new();
+        for (slot, facts) in self.sessions.iter() {
+            for call in &facts.open_calls {
+                let Some(at) = rollup::interrupted_at(facts, call).filter(|at| now > *at) else { continue };
+                let end = CallEnd {
+                    call: call.start.call.clone(),
+                    outcome: CallOutcome::Interrupted,
+                    exit_code: None,
+                    diff_lines: None,
+                    error: None,
+                    output: None,
+                };
+                let id = format!("interrupted:{}", call.start.call.as_str());
+                events.push(self.own_event(facts, &id, at, Fact::ToolEnded(end), now));
+            }
+            if facts.parent.is_none() && facts.turn.is_some() {
+                maybe_stalled.push(slot);
+            }
+        }
+        if maybe_stalled.is_empty() {
+            return events;
+        }
+        let sessions = self.sessions.vector();
+        let tree = self.sessions.tree(&sessions);
+        let view = Snapshot {
+            sessions,
+            tree,
+            thresholds: self.options.thresholds,
+            capabilities: Arc::new(self.options.capabilities.clone()),
+            health: self.health.clone(),
+            suspended: self.suspended.clone(),
+            process_start: self.process_start,
+            ..Snapshot::default()
+        };
+        for slot in maybe_stalled {
+            let Some(rollup) = view.rollup(slot, now) else { continue };
+            let derived = view.derive(&rollup);
+            if derived.state == State::Stalled {
+                let reason = derived.reason.as_str();
+                let id = format!("stalled:{reason}:{}", derived.since.as_millis());
+                let fact = Fact::StallBegan { reason: Id::from(reason) };
+                events.push(self.own_event(rollup.root, &id, derived.since, fact, now));
+            }
+        }
+        events
+    }
+
+    fn own_event(
+        &self,
+        facts: &crate::session::Facts,
+        id: &str,
+        time: Timestamp,
+        fact: Fact,
+        now: Timestamp,
+    ) -> Event {
+        let mut event = Event::new(&facts.source, &facts.session, now, fact);
+        event.id = Some(self.reducer.event_id(&facts.source, facts.session.as_str(), id));
+        event.time = Some(time);
+        event
+    }
+
+    /// Sessions leave some days after their last event, and the oldest finished ones when there are too many.
+    fn expire(&mut self, now: Timestamp) {
+        let retention = i64::try_from(self.options.retention.as_millis()).unwrap_or(i64::MAX);
+        let old = |f: &crate::session::Facts| now.since(f.last_heard()) > retention;
+        let mut leaving: Vec<(usize, &str)> =
+            self.sessions.iter().filter(|(_, f)| old(f)).map(|(slot, _)| (slot, "expired")).collect();
+        let over = (self.sessions.len() - leaving.len()).saturating_sub(self.options.max_tracked);
+        if over > 0 {
+            let mut rest: Vec<_> = self.sessions.iter().filter(|(_, f)| !old(f)).collect();
+            rest.sort_by_key(|(_, f)| (f.turn.is_some() || !f.actions.is_empty(), f.last_heard()));
+            leaving.extend(rest.into_iter().take(over).map(|(slot, _)| (slot, "limit")));
+        }
+        for (slot, why) in leaving {
+            let from_file = self
+                .sessions
+                .facts(slot)
+                .is_some_and(|f| f.deleted_at.is_none() && self.options.file_sources.contains(&f.source));
+            self.sessions.remove(slot, from_file);
+            self.telemetry.sessions_evicted.with_label_values(&[why]).inc();
+            self.unpublished = true;
+        }
+    }
+}
+
+/// Waits for the commit in flight.
+async fn finished(
+    commit: &mut Option<InFlight>,
+) -> Result<(Result<(), CommitFailed>, Duration), tokio::task::JoinError> {
+    match commit {
+        Some(commit) => (&mut commit.task).await,
+        None => std::future::pending().await,
+    }
+}

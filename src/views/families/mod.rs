@@ -1,0 +1,207 @@
+//! The only place that knows metric names. A [`Family`] is one record: name, help, type, labels, stability, and a
+//! pure function from what is known to samples. The exposition, METRICS.md, tests and later OTLP walk [`all`].
+//!
+//! [`session`] and [`aggregate`] hold the tables. Metrics about the exporter itself live in the registry of
+//! [`crate::telemetry`]; here they are only listed. How a sample looks on the wire is none of this room's business.
+
+pub mod aggregate;
+pub mod session;
+
+use std::fmt::Write as _;
+
+use prometheus::proto::MetricType;
+
+pub use self::aggregate::Totals;
+pub use self::session::SessionView;
+use crate::event::Timestamp;
+use crate::session::counts::Histogram;
+use crate::telemetry::Telemetry;
+
+/// Labels of every per-session series; families list only what they add.
+pub const IDENTITY: [&str; 3] = ["source", "project", "session"];
+
+/// One metric.
+#[derive(Debug)]
+pub struct Family {
+    /// Full name, as it is queried.
+    pub name: &'static str,
+    /// How its values behave.
+    pub kind: Kind,
+    /// One sentence: what is counted, and from which fact.
+    pub help: &'static str,
+    /// Labels, those of [`IDENTITY`] left out where it is about a session.
+    pub labels: &'static [&'static str],
+    /// Whether its name can be relied on.
+    pub stability: Stability,
+    /// From what is known to samples.
+    pub rows: Rows,
+}
+
+/// How the values of a family behave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Goes up and down.
+    Gauge,
+    /// Only rises; its name ends in `_total`.
+    Counter,
+    /// Counts durations by bucket.
+    Histogram,
+}
+
+/// Whether a name can be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stability {
+    /// May be renamed until it is declared stable.
+    Experimental,
+    /// Is not renamed; removed only after two minor releases of deprecation.
+    Stable,
+}
+
+/// What a family is computed from.
+#[derive(Clone, Copy, Debug)]
+pub enum Rows {
+    /// From one session, for each that has series and is in this part of its life.
+    Session(Life, fn(&SessionView<'_>, &mut dyn Sink)),
+    /// From the sums over all sessions.
+    Totals(fn(&Totals<'_>, &mut dyn Sink)),
+}
+
+/// The part of a session's life in which a family has series.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// As long as the session has series at all.
+    Always,
+    /// Until it ended.
+    Live,
+    /// Since it ended.
+    Over,
+}
+
+/// A value in its own unit, so that integers and times are written without rounding.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value {
+    /// A number of things.
+    Count(u64),
+    /// Milliseconds, shown in seconds.
+    Millis(i64),
+    /// Anything else.
+    Float(f64),
+}
+
+/// Takes the samples of one family.
+pub trait Sink {
+    /// One sample; a session's identity labels are the sink's business.
+    fn sample(&mut self, labels: &[(&str, &str)], value: Value);
+    /// The buckets, sum and count of one histogram.
+    fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram);
+}
+
+// === impl Kind ===
+
+impl Kind {
+    /// The word of the exposition formats.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Gauge => "gauge",
+            Self::Counter => "counter",
+            Self::Histogram => "histogram",
+        }
+    }
+
+    /// The kind of a family of the registry, which holds no other.
+    pub fn of_registry(kind: MetricType) -> Self {
+        match kind {
+            MetricType::COUNTER => Self::Counter,
+            MetricType::HISTOGRAM => Self::Histogram,
+            _ => Self::Gauge,
+        }
+    }
+}
+
+// === impl Stability ===
+
+impl Stability {
+    /// The word of the documentation.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Experimental => "experimental",
+            Self::Stable => "stable",
+        }
+    }
+}
+
+// === impl Life ===
+
+impl Life {
+    /// Whether a session belongs to it that is over or not.
+    pub const fn includes(self, over: bool) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Live => !over,
+            Self::Over => over,
+        }
+    }
+}
+
+// === impl Value ===
+
+impl Value {
+    /// Yes or no.
+    pub const fn flag(yes: bool) -> Self {
+        Self::Count(yes as u64)
+    }
+
+    /// A moment, as Unix time.
+    pub const fn moment(time: Timestamp) -> Self {
+        Self::Millis(time.as_millis())
+    }
+}
+
+/// Every family that is written from a snapshot, in the order of the exposition.
+pub fn all() -> impl Iterator<Item = &'static Family> {
+    session::FAMILIES.iter().chain(aggregate::FAMILIES)
+}
+
+/// The text of METRICS.md: every metric there is, the exporter's own included.
+pub fn metrics_markdown() -> String {
+    let mut text = String::from(
+        "# Metrics\n\nGenerated by `agent-session-exporter docs`; do not edit.\n\n\
+         Times are Unix seconds. What has not happened, or cannot be seen, has no series. Names marked\n\
+         experimental may change before they are declared stable.\n",
+    );
+    let own = |f: &Family| {
+        let labels: Vec<String> = f.labels.iter().map(|l| format!("`{l}`")).collect();
+        (f.name.to_owned(), f.kind, labels.join(", "), f.stability, f.help.to_owned())
+    };
+    let identity = IDENTITY.map(|l| format!("`{l}`")).join(", ");
+    let about = format!(
+        "Every series has the labels {identity}; the table lists what comes on top. A session that ended keeps\n\
+         `agent_session_state`, `_state_reason`, `_info`, `_start_timestamp_seconds` and gets\n\
+         `_end_timestamp_seconds`."
+    );
+    section(&mut text, "Per session", &about, session::FAMILIES.iter().map(own).collect());
+    let about = "Over all sessions, without a session's name. Counters leave out facts from before the store was \
+                 created.\nHistograms appear with their first observation.";
+    section(&mut text, "Aggregates", about, aggregate::FAMILIES.iter().map(own).collect());
+    let telemetry = Telemetry::new();
+    let rows = telemetry.catalogue().iter().map(|f| {
+        let labels: Vec<String> = f.labels.iter().map(|l| format!("`{l}`")).collect();
+        let kind = Kind::of_registry(f.kind);
+        (f.name.clone(), kind, labels.join(", "), Stability::Experimental, f.help.clone())
+    });
+    section(&mut text, "Self", "About the exporter and its process.", rows.collect());
+    text
+}
+
+type Line = (String, Kind, String, Stability, String);
+
+fn section(text: &mut String, title: &str, about: &str, mut lines: Vec<Line>) {
+    lines.sort_by(|a, b| a.0.cmp(&b.0));
+    let _ = write!(text, "\n## {title}\n\n{about}\n\n| name | type | labels | stability | help |\n");
+    text.push_str("|---|---|---|---|---|\n");
+    for (name, kind, labels, stability, help) in lines {
+        let (kind, stability) = (kind.as_str(), stability.as_str());
+        let _ =
+            writeln!(text, "| `{name}` | {kind} | {labels} | {stability} | {} |", help.replace('|', "\\|"));
+    }
+}

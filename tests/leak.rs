@@ -1,0 +1,159 @@
+//! Content never leaves: a marker planted in every content field of every recording and of pushed events appears
+//! nowhere in `/metrics`, the API, the landing page, error answers, the log at trace level or the state files.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use common::{Exporter, command, wait_until};
+use serde_json::{Map, Value};
+
+const MARKER: &str = "LEAKMARKERq7x";
+
+/// Keys whose values are structure, ids or names that may be shown; everything else is content.
+const STRUCTURE: &[&str] = &[
+    "type", "id", "ids", "timestamp", "status", "role", "name", "namespace", "call_id", "turn_id", "root_turn_id", "session_id",
+    "thread_id", "parent_thread_id", "parent_turn_id", "forked_from_id", "response_id", "cli_version", "originator", "source",
+    "thread_source", "model", "model_provider", "model_provider_id", "approval_policy", "approvals_reviewer", "mode", "history_mode",
+    "sandbox_permissions", "codex_error_info", "reason", "turn_trigger", "plan_type", "limit_id", "record_type", "server", "tool",
+    "requested_approvals_reviewer", "sender_thread_id", "new_thread_id", "receiver_thread_id", "thread_spawn", "encrypted_content_kind",
+    "collaboration_mode_kind", "process_id", "item_id", "kind", "agent_role", "goalId", "threadId", "shell",
+];
+
+/// Plants the marker in every content string, leaving the beginning of each, which decides what it is.
+fn plant(key: &str, value: &mut Value) {
+    match value {
+        Value::String(text) if key == "cwd" => *text = text.replace("/home/dev", &format!("/home/{MARKER}")),
+        Value::String(text) if key == "arguments" || key == "input" => {
+            if let Ok(mut inner) = serde_json::from_str::<Value>(text)
+                && inner.is_object()
+            {
+                plant("", &mut inner);
+                *text = inner.to_string();
+            } else {
+                text.push_str(&format!("\n{MARKER}"));
+            }
+        }
+        Value::String(text) if !STRUCTURE.contains(&key) => text.push_str(&format!(" {MARKER}")),
+        Value::Array(list) => list.iter_mut().for_each(|v| plant(key, v)),
+        Value::Object(map) if key == "changes" => {
+            let old: Map<String, Value> = std::mem::take(map);
+            for (path, mut change) in old {
+                plant("change", &mut change);
+                map.insert(format!("/home/{MARKER}{path}"), change);
+            }
+        }
+        Value::Object(map) => map.iter_mut().for_each(|(k, v)| plant(k, v)),
+        _ => {}
+    }
+}
+
+fn plant_line(line: &str) -> String {
+    match serde_json::from_str::<Value>(line) {
+        Ok(mut value) => {
+            plant("", &mut value);
+            value.to_string()
+        }
+        Err(_) => format!("{line}{MARKER}"),
+    }
+}
+
+fn recordings() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let mut found = Vec::new();
+    for below in ["codex", "public/codex", "public/codex/rollout-0.130.0-fork"] {
+        for entry in fs::read_dir(folder.join(below)).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            let rollout = name.contains("rollout") || path.to_string_lossy().contains("fork");
+            if name.ends_with(".jsonl") && rollout && !name.contains(".at_") {
+                found.push(path);
+            }
+        }
+    }
+    assert!(found.len() > 60, "only {} recordings found", found.len());
+    found
+}
+
+fn pushed() -> String {
+    let kinds = [
+        ("session.started", format!(r#"{{"agent":"a","prompt":"{MARKER}"}}"#)),
+        ("user.prompt", format!(r#"{{"text":"{MARKER}"}}"#)),
+        ("tool.started", format!(r#"{{"callId":"c1","tool":"bash","target":"{MARKER}","args":{{"command":"echo {MARKER}","x":["{MARKER}"]}}}}"#)),
+        ("tool.ended", format!(r#"{{"callId":"c1","outcome":"error","error":"{MARKER}","outputDigest":"{MARKER}","output":"{MARKER}"}}"#)),
+        ("error", format!(r#"{{"errorClass":"server","message":"{MARKER}"}}"#)),
+        ("progress", format!(r#"{{"kind":"file_modified","evidence":"declared","path":"/x/{MARKER}/y"}}"#)),
+        ("user.action_required", format!(r#"{{"actionId":"a1","kind":"question","question":"{MARKER}"}}"#)),
+    ];
+    let lines = kinds.iter().enumerate().map(|(i, (kind, data))| {
+        format!(r#"{{"id":"e{i}","source":"mine","sessionId":"s","projectId":"/home/{MARKER}/shop","type":"{kind}","data":{data},"note":"{MARKER}"}}"#)
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn assert_clean(what: &str, bytes: &[u8]) {
+    if let Some(at) = bytes.windows(MARKER.len()).position(|w| w == MARKER.as_bytes()) {
+        let around = &bytes[at.saturating_sub(120)..(at + 60).min(bytes.len())];
+        panic!("{what} shows content: …{}…", String::from_utf8_lossy(around));
+    }
+}
+
+#[test]
+fn content_never_leaves() {
+    let folder = tempfile::tempdir().unwrap();
+    let (home, state) = (folder.path().join("home"), folder.path().join("state"));
+    let sessions = home.join(".codex/sessions/2026/11/29");
+    fs::create_dir_all(&sessions).unwrap();
+    let mut planted = 0;
+    for (i, path) in recordings().iter().enumerate() {
+        let bytes = fs::read(path).unwrap();
+        let text = String::from_utf8_lossy(&bytes);
+        let lines: Vec<String> = text.lines().map(plant_line).collect();
+        planted += lines.iter().filter(|l| l.contains(MARKER)).count();
+        let name = format!("rollout-2026-11-29T15-00-00-{i:08}-0000-7000-8000-000000000000.jsonl");
+        fs::write(sessions.join(name), lines.join("\n") + "\n").unwrap();
+    }
+    assert!(planted > 1500, "the marker stands in {planted} lines only");
+    let log = folder.path().join("log");
+    let stderr = Stdio::from(fs::File::create(&log).unwrap());
+    let exporter = Exporter::start_logging(&home, &state, &["--log.level", "trace"], stderr).ready();
+    assert_eq!(exporter.push(&pushed()).unwrap().status, 202);
+    wait_until("all recordings show", || exporter.sessions().len() > 60);
+
+    for path in ["/metrics", "/", "/api/v1/openapi.json", "/api/v1/schema/event.json", "/api/v1/schema/status.json"] {
+        assert_clean(path, &exporter.get(path).body);
+    }
+    let openmetrics = exporter.get_as("/metrics", &[("accept", "application/openmetrics-text; version=1.0.0")]);
+    assert_clean("openmetrics", &openmetrics.body);
+    for session in exporter.sessions() {
+        let id = session["sessionId"].as_str().unwrap();
+        let base = format!("/api/v1/sessions/{}/{id}", session["source"].as_str().unwrap());
+        assert_clean("status", session.to_string().as_bytes());
+        assert_clean("explain", &exporter.get(&format!("{base}/explain")).body);
+    }
+    let bad = [
+        format!("{{\"a\": {MARKER}"),
+        format!(r#"{{"source":"mine","sessionId":"s","type":"tool.ended","data":{{"outcome":"{MARKER}","callId":"z"}}}}"#),
+        format!(r#"{{"source":"{MARKER}!","sessionId":"s","type":"activity","data":{{}}}}"#),
+        format!(r#"{{"source":"mine","sessionId":"s","time":"{MARKER}","type":"activity","data":{{}}}}"#),
+    ];
+    for line in &bad {
+        assert_clean("push error", &exporter.push(line).unwrap().body);
+        let json = common::request(&exporter.address, "POST", "/api/v1/events", &[("content-type", "application/json")], line.as_bytes());
+        assert_clean("push error", &json.unwrap().body);
+    }
+    assert_clean("unknown session", &exporter.get(&format!("/api/v1/sessions/mine/{}/status", "nobody")).body);
+    let (_, ended_well) = exporter.terminate();
+    assert!(ended_well);
+    for entry in fs::read_dir(&state).unwrap() {
+        let path = entry.unwrap().path();
+        assert_clean(&path.display().to_string(), &fs::read(&path).unwrap());
+    }
+    assert_clean("log", &fs::read(&log).unwrap());
+    let once = command(&home, &folder.path().join("once")).arg("once").output().unwrap();
+    assert!(once.status.success());
+    assert_clean("once", &once.stdout);
+    assert_clean("once's log", &once.stderr);
+}
