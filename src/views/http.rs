@@ -23,7 +23,7 @@ use crate::session::{Rollup, Snapshot};
 pub type RenderMetrics = Arc<dyn Fn(&Snapshot, Timestamp, &HeaderMap) -> Response + Send + Sync>;
 
 /// The routes, and how each is answered. The metrics path joins them from the options.
-const ROUTES: [(&str, fn() -> MethodRouter<Shared>); 9] = [
+const ROUTES: [(&str, Answer); 9] = [
     ("/", || get(landing_page)),
     ("/-/healthy", || get(healthy)),
     ("/-/ready", || get(ready)),
@@ -34,6 +34,9 @@ const ROUTES: [(&str, fn() -> MethodRouter<Shared>); 9] = [
     ("/api/v1/openapi.json", || get(openapi_json)),
     ("/api/v1/schema/{name}", || get(schema)),
 ];
+
+/// Makes the handlers of one path.
+type Answer = fn() -> MethodRouter<Shared>;
 
 /// What the routes are made from.
 pub struct Api {

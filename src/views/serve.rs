@@ -1,7 +1,6 @@
 //! Sockets: which addresses may be listened on, TLS, passwords, and an end without cutting answers. What is answered
 //! is no matter of this file.
 
-use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -116,11 +115,9 @@ where
     }
 }
 
-fn stopped(mut stop: watch::Receiver<bool>) -> impl Future<Output = ()> + Send + 'static {
-    async move {
-        // An error means that the sender is gone, and with it everybody who could want this to go on.
-        let _ = stop.wait_for(|stop| *stop).await;
-    }
+async fn stopped(mut stop: watch::Receiver<bool>) {
+    // An error means that the sender is gone, and with it everybody who could want this to go on.
+    let _ = stop.wait_for(|stop| *stop).await;
 }
 
 /// Accepts connections once their handshake is done, so that a slow client holds up no other.
