@@ -2,6 +2,7 @@
 //! the range of lines. Arguments go in, hashes come out; nothing else of them is kept.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -24,6 +25,19 @@ const COMMANDS: [&str; 2] = ["command", "cmd"];
 /// Arguments of plan tools that hold the items.
 const ITEMS: [&str; 4] = ["todos", "plan", "items", "tasks"];
 
+/// Command lines remembered by one decoder before it forgets them all.
+const MAX_COMMANDS: usize = 1_024;
+
+/// What is kept between the calls of one decoder.
+#[derive(Default)]
+pub(super) struct Memory {
+    /// Where canonical arguments are written.
+    canonical: String,
+    /// Results by keyed hash of tool and command line: agents repeat commands, and recognising one costs
+    /// more than all the rest of its event.
+    commands: HashMap<u64, Reduced>,
+}
+
 /// What is left of a call's arguments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Reduced {
@@ -38,7 +52,7 @@ pub(super) struct Reduced {
 /// `bad_value` where they are no object, `too_deep` where they are nested beyond [`MAX_DEPTH`].
 pub(super) fn reduce(
     reducer: &Reducer,
-    scratch: &mut String,
+    memory: &mut Memory,
     tool: &str,
     class: ToolClass,
     args: Option<&RawValue>,
@@ -57,27 +71,32 @@ pub(super) fn reduce(
     };
     let command = if class == ToolClass::Shell { find(&COMMANDS).and_then(command_line) } else { None };
     if let Some(command) = command {
-        reduced.key = Some(reducer.command_key(tool, &command));
-        reduced.commands = reducer.commands(&command);
-        if reduced.target.is_none() {
-            reduced.target = Some(target_hash(&normal_command(&command)));
+        let seen = reducer.hash_all(&[tool.as_bytes(), command.as_bytes()]);
+        if memory.commands.len() >= MAX_COMMANDS {
+            memory.commands.clear();
         }
-        return Ok(reduced);
+        let known = *memory.commands.entry(seen).or_insert_with(|| Reduced {
+            key: Some(reducer.command_key(tool, &command)),
+            target: Some(target_hash(&normal_command(&command))),
+            commands: reducer.commands(&command),
+        });
+        return Ok(Reduced { target: reduced.target.or(known.target), ..known });
     }
     if reduced.target.is_none() {
         reduced.target =
             TARGETS.iter().find_map(|name| find(&[name]).and_then(text_of)).map(|text| target_hash(&text));
     }
-    scratch.clear();
+    let canonical = &mut memory.canonical;
+    canonical.clear();
     let pattern = if class == ToolClass::Plan { find(&ITEMS).and_then(status_pattern) } else { None };
     match pattern {
-        Some(pattern) => scratch.push_str(&pattern),
+        Some(pattern) => canonical.push_str(&pattern),
         None => {
             members.sort_by(|(a, _), (b, _)| a.cmp(b));
-            write_canonical(scratch, &members);
+            write_canonical(canonical, &members);
         }
     }
-    reduced.key = Some(reducer.call_key(tool, scratch));
+    reduced.key = Some(reducer.call_key(tool, canonical));
     Ok(reduced)
 }
 
@@ -195,7 +214,7 @@ mod tests {
     fn call(tool: &str, args: &str) -> Reduced {
         let reducer = Reducer::new([3; 16], Runners::default());
         let raw: Box<RawValue> = serde_json::from_str(args).unwrap();
-        reduce(&reducer, &mut String::new(), tool, ToolClass::of_tool(tool), Some(&raw), None).unwrap()
+        reduce(&reducer, &mut Memory::default(), tool, ToolClass::of_tool(tool), Some(&raw), None).unwrap()
     }
 
     #[test]

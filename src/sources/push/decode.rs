@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::Options;
+use super::calls::Memory;
 use super::cloudevents::CloudEnvelope;
 use super::facts::Reading;
 use super::names::Admission;
@@ -34,7 +35,7 @@ pub struct Decoder {
     allow_built_in: bool,
     max_line: usize,
     names: Interner,
-    scratch: String,
+    memory: Memory,
     known: Vec<(Box<str>, Admitted)>,
     /// Items that had no `id`, so that a repetition of them counts again.
     pub without_id: u64,
@@ -57,7 +58,7 @@ impl Decoder {
             allow_built_in: options.allow_builtin,
             max_line: options.max_line,
             names: Interner::new(),
-            scratch: String::new(),
+            memory: Memory::default(),
             known: Vec::new(),
             without_id: 0,
         }
@@ -122,7 +123,7 @@ impl Decoder {
         let (parent, request) = (envelope.parent_session_id.text()?, envelope.request_id.text()?);
 
         let reducer = &*self.reducer;
-        let mut reading = Reading { reducer, names: &mut self.names, scratch: &mut self.scratch };
+        let mut reading = Reading { reducer, names: &mut self.names, memory: &mut self.memory };
         let none = Data::default();
         let fact = reading.fact(kind, envelope.data.as_ref().unwrap_or(&none))?;
 

@@ -46,7 +46,7 @@ const UNNAMED: &str = "other";
 pub(super) struct Reading<'r> {
     pub(super) reducer: &'r Reducer,
     pub(super) names: &'r mut Interner,
-    pub(super) scratch: &'r mut String,
+    pub(super) memory: &'r mut calls::Memory,
 }
 
 // === impl Reading ===
@@ -156,7 +156,7 @@ impl Reading<'_> {
         let class = word(d, Field::ToolClass, ToolClass::parse, ToolClass::Other)?
             .unwrap_or_else(|| ToolClass::of_tool(tool.as_str()));
         let target = d.text(Field::Target)?;
-        let reduced = calls::reduce(self.reducer, self.scratch, tool.as_str(), class, d.args, target)?;
+        let reduced = calls::reduce(self.reducer, self.memory, tool.as_str(), class, d.args, target)?;
         Ok(CallStart {
             call,
             tool,
