@@ -238,7 +238,7 @@ fn catalogue() -> World {
 
 /// What the exporter says about itself, as far as a test can fix it: the process's own numbers vary.
 fn without_process(body: Vec<u8>) -> String {
-    let text = String::from_utf8(body).unwrap();
+    let text = String::from_utf8(body).expect("expositions are UTF-8");
     let fixed = |line: &&str| {
         !line.trim_start_matches("# HELP ").trim_start_matches("# TYPE ").starts_with("process_")
     };
@@ -253,7 +253,7 @@ fn golden(case: &str, snapshot: &Snapshot, now: Timestamp, renderer: &Renderer) 
         let path =
             Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/golden/metrics/{case}.{extension}"));
         if std::env::var_os("BLESS").is_some() {
-            std::fs::write(&path, &body).unwrap();
+            std::fs::write(&path, &body).expect("goldens can be written");
         }
         let expected = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(body == expected, "{} differs; BLESS=1 renews it\n{body}", path.display());
@@ -769,7 +769,7 @@ fn any_fact(kind: u8, n: u8, text: &str) -> Fact {
         2 => Fact::SessionEnded {
             outcome: EndOutcome::ALL[pick(EndOutcome::ALL.len())],
             error: Some(ErrorClass::ALL[pick(ErrorClass::ALL.len())]),
-            workflow: n % 2 == 0,
+            workflow: n.is_multiple_of(2),
         },
         3 => Fact::SessionDeleted,
         4 => Fact::TurnStarted { trigger: Trigger::ALL[pick(3)] },
@@ -786,10 +786,10 @@ fn any_fact(kind: u8, n: u8, text: &str) -> Fact {
             call: None,
             subject: None,
         },
-        13 => Fact::Verification { passed: n % 2 == 0, call: None },
+        13 => Fact::Verification { passed: n.is_multiple_of(2), call: None },
         14 => asks(text, ActionKind::ALL[pick(ActionKind::ALL.len())], Certainty::ALL[pick(2)]),
         15 => Fact::ActionResolved { action: Id::from(text), resolution: Resolution::ALL[pick(6)] },
-        16 => Fact::Prompt { trigger: Trigger::ALL[pick(3)], queued: n % 2 == 0 },
+        16 => Fact::Prompt { trigger: Trigger::ALL[pick(3)], queued: n.is_multiple_of(2) },
         17 => Fact::Blocked {
             reason: BlockReason::ALL[pick(BlockReason::ALL.len())],
             attempt: Some(n.into()),
@@ -805,7 +805,7 @@ fn any_fact(kind: u8, n: u8, text: &str) -> Fact {
             ..Usage::default()
         }),
         20 => Fact::NativeStuck { detector: name(text), layer: name(text) },
-        21 => Fact::Background { task: Id::from(text), running: n % 3 != 0 },
+        21 => Fact::Background { task: Id::from(text), running: !n.is_multiple_of(3) },
         22 => Fact::Writer(Writer::ALL[pick(3)]),
         _ => work(),
     }

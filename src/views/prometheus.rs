@@ -162,7 +162,7 @@ fn write_snapshot(sessions: &[SessionView<'_>], totals: &Totals<'_>, format: For
         let start = out.len();
         write_head(family.name, family.kind, family.help, format, out);
         let body = out.len();
-        let mut sink = TextSink { out, name: family.name, identity: &[] };
+        let mut sink = TextSink::new(out, family.name);
         match family.rows {
             Rows::Session(life, rows) => {
                 for (session, range) in sessions.iter().zip(&ranges) {
@@ -216,7 +216,7 @@ fn write_head(name: &str, kind: Kind, help: &str, format: Format, out: &mut Vec<
 fn write_registered(family: &MetricFamily, format: Format, out: &mut Vec<u8>) {
     let kind = family.get_field_type();
     write_head(family.name(), Kind::of_registry(kind), family.help(), format, out);
-    let mut sink = TextSink { out, name: family.name(), identity: &[] };
+    let mut sink = TextSink::new(out, family.name());
     for metric in family.get_metric() {
         let labels: Vec<(&str, &str)> = metric.get_label().iter().map(pair).collect();
         match kind {
@@ -242,6 +242,8 @@ struct TextSink<'a> {
     name: &'a str,
     /// Escaped labels that every sample begins with.
     identity: &'a [u8],
+    /// What follows the identity in each line of [`Sink::one_hot`], up to the value: the same for every session.
+    tails: Vec<Vec<u8>>,
 }
 
 // === impl TextSink ===
@@ -249,6 +251,20 @@ struct TextSink<'a> {
 impl Sink for TextSink<'_> {
     fn sample(&mut self, labels: &[(&str, &str)], value: Value) {
         self.line("", labels, None, value);
+    }
+
+    fn one_hot(&mut self, label: &'static str, words: &[&'static str], holds: usize) {
+        if self.tails.is_empty() {
+            let more = !self.identity.is_empty();
+            self.tails = words.iter().map(|word| tail(label, word, more)).collect();
+        }
+        for (i, tail) in self.tails.iter().enumerate() {
+            self.out.extend_from_slice(self.name.as_bytes());
+            self.out.push(b'{');
+            self.out.extend_from_slice(self.identity);
+            self.out.extend_from_slice(tail);
+            self.out.extend_from_slice(if i == holds { b"1\n" } else { b"0\n" });
+        }
     }
 
     fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram) {
@@ -262,7 +278,11 @@ impl Sink for TextSink<'_> {
     }
 }
 
-impl TextSink<'_> {
+impl<'a> TextSink<'a> {
+    fn new(out: &'a mut Vec<u8>, name: &'a str) -> Self {
+        Self { out, name, identity: &[], tails: Vec::new() }
+    }
+
     fn buckets(
         &mut self,
         labels: &[(&str, &str)],
@@ -296,12 +316,20 @@ impl TextSink<'_> {
             if let Some(bound) = le {
                 write_label("le", bound, more, out);
             }
-            out.push(b'}');
+            out.extend_from_slice(b"} ");
+        } else {
+            out.push(b' ');
         }
-        out.push(b' ');
         write_value(value, out);
         out.push(b'\n');
     }
+}
+
+fn tail(label: &str, word: &str, after_another: bool) -> Vec<u8> {
+    let mut tail = Vec::new();
+    write_label(label, word, after_another, &mut tail);
+    tail.extend_from_slice(b"} ");
+    tail
 }
 
 #[inline]
@@ -320,6 +348,11 @@ fn write_label(name: &str, value: &str, after_another: bool, out: &mut Vec<u8>) 
 fn write_escaped(value: &str, out: &mut Vec<u8>) {
     let special = |b: &u8| matches!(*b, b'\\' | b'"' | b'\n');
     let mut rest = value.as_bytes();
+    // Nearly every value is clean; asking all bytes without an early exit is what the compiler makes fast.
+    if !rest.iter().fold(false, |any, b| any | special(b)) {
+        out.extend_from_slice(rest);
+        return;
+    }
     while let Some(at) = rest.iter().position(special) {
         out.extend_from_slice(&rest[..at]);
         out.push(b'\\');
@@ -335,6 +368,7 @@ const EXACT: f64 = 9_007_199_254_740_992.0;
 #[inline]
 fn write_value(value: Value, out: &mut Vec<u8>) {
     match value {
+        Value::Count(n @ 0..=9) => out.push(b'0' + n as u8),
         Value::Count(n) => out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes()),
         Value::Millis(ms) => write_millis(ms, out),
         Value::Float(x) if x.fract() == 0.0 && x.abs() < EXACT => {

@@ -92,6 +92,8 @@ pub enum Value {
 pub trait Sink {
     /// One sample; a session's identity labels are the sink's business.
     fn sample(&mut self, labels: &[(&str, &str)], value: Value);
+    /// One sample for each word, 1 for the one that holds and 0 for the others. A family has one such set of words.
+    fn one_hot(&mut self, label: &'static str, words: &[&'static str], holds: usize);
     /// The buckets, sum and count of one histogram.
     fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram);
 }

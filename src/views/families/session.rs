@@ -117,6 +117,17 @@ impl<'a> SessionView<'a> {
     }
 }
 
+/// The words of all states, in the order of [`State::ALL`], which is that of their numbers.
+const STATES: [&str; State::ALL.len()] = {
+    let mut words = [""; State::ALL.len()];
+    let mut i = 0;
+    while i < words.len() {
+        words[i] = State::ALL[i].as_str();
+        i += 1;
+    }
+    words
+};
+
 const fn gauge(
     name: &'static str,
     life: Life,
@@ -191,9 +202,7 @@ pub static FAMILIES: &[Family] = &[
         &["state"],
         "1 for the state that holds, 0 for the nine others, derived from facts at the time of the scrape.",
         |s, out| {
-            for state in State::ALL {
-                out.sample(&[("state", state.as_str())], Value::flag(state == s.derived.state));
-            }
+            out.one_hot("state", &STATES, s.derived.state as usize);
         },
     ),
     gauge("agent_session_state_reason", Always, &["reason"], "Always 1; why the state holds.", |s, out| {
