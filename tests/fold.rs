@@ -1,0 +1,13 @@
+//! The fold and the derived states, from hand-made events: what each sentence of the rules says, and what must hold
+//! for any sequence. Recordings of real agents are tested with their sources.
+
+mod fold {
+    mod made;
+    mod order;
+    mod precedence;
+    mod progress;
+    mod properties;
+    mod reports;
+    mod states;
+    mod tree;
+}
