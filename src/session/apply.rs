@@ -23,6 +23,9 @@ use crate::event::{
 /// Tool name of a call whose start was never seen.
 const UNSEEN_TOOL: &str = "unknown";
 
+/// Longest announced wait that is believed, a year: one absurd number must not spoil a sum for ever.
+const MAX_DELAY_MS: u64 = 366 * 24 * 3_600_000;
+
 /// Unkeyed hash of something that may be shown; only to remember it in eight bytes.
 pub(super) fn short(value: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -40,6 +43,13 @@ fn remember(memory: &mut VecDeque<u64>, key: u64, max: usize) -> bool {
     }
     memory.push_back(key);
     true
+}
+
+/// The end of an announced wait, which is counted.
+fn announced(at: Timestamp, delay_ms: Option<u64>, out: &mut Effects) -> Option<Timestamp> {
+    let delay = delay_ms?.min(MAX_DELAY_MS);
+    out.add(Count::BackoffMs, delay);
+    Some(at.plus(i64::try_from(delay).expect("a year in milliseconds fits")))
 }
 
 /// A register: the newest record's word stays, whatever arrives after it.
@@ -161,10 +171,8 @@ impl Facts {
                     let model = self.info.model.clone().unwrap_or_else(Name::none);
                     out.one(Count::Retry(*reason, model));
                 }
-                out.add(Count::BackoffMs, delay_ms.unwrap_or(0));
                 let at = t.unwrap_or(event.observed);
-                let announced =
-                    until.or_else(|| delay_ms.map(|ms| at.plus(i64::try_from(ms).unwrap_or(i64::MAX))));
+                let announced = until.or(announced(at, *delay_ms, out));
                 self.hold(*reason, at, announced, *attempt);
             }
             Fact::Unblocked => {
@@ -175,9 +183,8 @@ impl Facts {
             Fact::RateLimitSignal { delay_ms } => {
                 let model = self.info.model.clone().unwrap_or_else(Name::none);
                 out.one(Count::RateLimitSignal(model));
-                out.add(Count::BackoffMs, delay_ms.unwrap_or(0));
                 let at = t.unwrap_or(event.observed);
-                let announced = delay_ms.map(|ms| at.plus(i64::try_from(ms).unwrap_or(i64::MAX)));
+                let announced = announced(at, *delay_ms, out);
                 self.hold(BlockReason::RateLimit, at, announced, None);
             }
             Fact::Error { .. } => {

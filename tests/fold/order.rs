@@ -374,3 +374,10 @@ fn sums_follow_what_was_known_at_the_events_place() {
     assert_eq!(exact(&in_order), exact(&reversed));
     assert!(exact(&in_order).iter().all(|((_, project, _), _)| project.as_str() == "shop"));
 }
+
+#[test]
+fn one_absurd_delay_does_not_spoil_the_sum() {
+    let signal = |ms| Fact::RateLimitSignal { delay_ms: Some(ms) };
+    let story = open().say(10, signal(u64::MAX)).say(11, signal(1_000));
+    assert_eq!(story.counted(&Count::BackoffMs), 366 * 24 * 3_600_000 + 1_000);
+}
