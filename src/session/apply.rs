@@ -9,9 +9,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::counts::{Count, Effects, Observation, TokenKind};
 use super::facts::{
-    Action, Blocked, CommandMemory, Facts, MAX_ACTIONS, MAX_DONE, MAX_OPEN_CALLS, MAX_REMEMBERED, MAX_STARTS,
-    MAX_TURNS, NativeStuck, OpenCall, OpenStep, ProgressCount, ProgressFact, RECENT_PROGRESS, RunEnd, Stop,
-    Turn, TurnEnd,
+    Action, Blocked, CommandMemory, Facts, MAX_ACTIONS, MAX_DONE, MAX_OPEN_CALLS, MAX_REMEMBERED,
+    MAX_RESPONSES, MAX_STARTS, MAX_TURNS, NativeStuck, OpenCall, OpenStep, ProgressCount, ProgressFact,
+    RECENT_PROGRESS, RunEnd, Stop, Turn, TurnEnd,
 };
 use super::state::Reason;
 use crate::event::{
@@ -891,7 +891,7 @@ impl Facts {
                     }
                 }
                 None => {
-                    if self.memory.responses.len() >= MAX_REMEMBERED {
+                    if self.memory.responses.len() >= MAX_RESPONSES {
                         self.memory.responses.pop_front();
                     }
                     self.memory.responses.push_back((key, added));

@@ -16,8 +16,10 @@ pub const RECENT_PROGRESS: usize = 20;
 pub const MAX_OPEN_CALLS: usize = 256;
 /// Pending actions of one session that are followed.
 pub const MAX_ACTIONS: usize = 64;
-/// Natural keys (calls, actions, turns, responses) that are remembered after their end.
+/// Natural keys (calls, actions, turns) that are remembered after their end.
 pub const MAX_REMEMBERED: usize = 64;
+/// Model responses whose usage may still rise; each takes 48 bytes, and they follow one another.
+pub const MAX_RESPONSES: usize = 16;
 /// Starts of calls since the last landing that are kept with their time.
 pub const MAX_STARTS: usize = 256;
 /// Turns that no person began, and entries of steps, since the last landing that are kept with their time.

@@ -617,9 +617,7 @@ impl Case<'_> {
         if let Some(since) = declared.filter(|since| lasted(*since, self.limits.probable_seconds)) {
             return Some(since);
         }
-        if self.root.info.interactive.is_none() {
-            return None;
-        }
+        self.root.info.interactive?;
         let mut oldest: Option<Timestamp> = None;
         for facts in self.view.all().filter(|f| f.turn.is_some()) {
             for call in facts.open_calls.iter().filter(|c| self.view.in_flight(facts, c)) {

@@ -9,7 +9,7 @@ use agent_session_exporter::event::{
     Step, StepKind, StepOutcome, Timestamp, ToolClass, Trigger, TurnOutcome, Usage, Writer,
 };
 use agent_session_exporter::session::facts::{
-    MAX_ACTIONS, MAX_DONE, MAX_OPEN_CALLS, MAX_REMEMBERED, MAX_TURNS, RECENT_PROGRESS,
+    MAX_ACTIONS, MAX_DONE, MAX_OPEN_CALLS, MAX_REMEMBERED, MAX_RESPONSES, MAX_TURNS, RECENT_PROGRESS,
 };
 use agent_session_exporter::session::window::{Row, Session};
 use agent_session_exporter::session::{Facts, State};
@@ -34,9 +34,9 @@ fn fact(kind: u8, a: u8, b: u8) -> (Fact, bool) {
         entry: None,
     };
     let info = || SessionInfo {
-        model: (b % 3 == 0).then(|| Name::from(format!("m{}", a % 3).as_str())),
-        interactive: (b % 2 == 0).then_some(a % 2 == 0),
-        read_only: (b % 5 == 0).then_some(a % 2 == 0),
+        model: (b.is_multiple_of(3)).then(|| Name::from(format!("m{}", a % 3).as_str())),
+        interactive: (b.is_multiple_of(2)).then_some(a.is_multiple_of(2)),
+        read_only: (b.is_multiple_of(5)).then_some(a.is_multiple_of(2)),
         ..SessionInfo::default()
     };
     let named = |fact| (fact, true);
@@ -46,52 +46,57 @@ fn fact(kind: u8, a: u8, b: u8) -> (Fact, bool) {
         1 => plain(Fact::SessionStarted(info())),
         2 => plain(Fact::SessionResumed(info())),
         3 => plain(Fact::SessionUpdated(info())),
-        4 if a % 4 == 0 => {
-            plain(Fact::SessionEnded { outcome: pick(EndOutcome::ALL, b), error: None, workflow: a % 8 == 0 })
-        }
-        5 if a % 8 == 0 => plain(Fact::SessionDeleted),
+        4 if a.is_multiple_of(4) => plain(Fact::SessionEnded {
+            outcome: pick(EndOutcome::ALL, b),
+            error: None,
+            workflow: a.is_multiple_of(8),
+        }),
+        5 if a.is_multiple_of(8) => plain(Fact::SessionDeleted),
         4..=7 => named(Fact::TurnStarted { trigger: pick(Trigger::ALL, b) }),
         8 | 9 => named(Fact::TurnEnded {
             outcome: pick(TurnOutcome::ALL, b),
-            error: (b % 3 == 0).then(|| pick(ErrorClass::ALL, a)),
-            reset: (b % 4 == 0).then(|| at(i64::from(a))),
-            denied: b % 7 == 0,
-            result_known: b % 5 != 0,
+            error: (b.is_multiple_of(3)).then(|| pick(ErrorClass::ALL, a)),
+            reset: (b.is_multiple_of(4)).then(|| at(i64::from(a))),
+            denied: b.is_multiple_of(7),
+            result_known: !b.is_multiple_of(5),
         }),
         10 => named(Fact::StepStarted(step())),
         11 => named(Fact::StepCompleted { step: step(), outcome: pick(StepOutcome::ALL, a) }),
-        12 => plain(Fact::PlanUpdated { ready: a % 2 == 0, items: tally(u32::from(a), u32::from(b % 9)) }),
+        12 => plain(Fact::PlanUpdated {
+            ready: a.is_multiple_of(2),
+            items: tally(u32::from(a), u32::from(b % 9)),
+        }),
         13 => plain(Fact::CriteriaUpdated(tally(u32::from(a), u32::from(b % 9)))),
         14..=16 => plain(Fact::ToolStarted(CallStart {
             commands: Commands(b % 8),
-            key: (b % 2 == 0).then_some(u64::from(b % 4)),
-            background: b % 11 == 0,
-            asks: (b % 3 == 0).then_some(b % 2 == 0),
-            nested: b % 13 == 0,
+            key: (b.is_multiple_of(2)).then_some(u64::from(b % 4)),
+            background: b.is_multiple_of(11),
+            asks: (b.is_multiple_of(3)).then_some(b.is_multiple_of(2)),
+            nested: b.is_multiple_of(13),
             ..start(name("c").as_str(), pick(ToolClass::ALL, b))
         })),
         17 | 18 => plain(Fact::ToolEnded(CallEnd {
             outcome: pick(CallOutcome::ALL, b),
-            exit_code: (b % 2 == 0).then_some(i32::from(b % 3)),
-            diff_lines: (b % 3 == 0).then_some(u32::from(b % 4)),
+            exit_code: (b.is_multiple_of(2)).then_some(i32::from(b % 3)),
+            diff_lines: (b.is_multiple_of(3)).then_some(u32::from(b % 4)),
             ..call_end(name("c").as_str())
         })),
         19 => plain(Fact::Progress {
             kind: pick(ProgressKind::ALL, a),
             evidence: Evidence::Declared,
-            call: (b % 2 == 0).then(|| name("c")),
-            subject: (b % 3 == 0).then_some(u64::from(b % 5)),
+            call: (b.is_multiple_of(2)).then(|| name("c")),
+            subject: (b.is_multiple_of(3)).then_some(u64::from(b % 5)),
         }),
-        20 => plain(Fact::Verification { passed: a % 2 == 0, call: None }),
+        20 => plain(Fact::Verification { passed: a.is_multiple_of(2), call: None }),
         21 => plain(Fact::ActionRequired {
             action: name("a"),
             kind: pick(ActionKind::ALL, b),
             certainty: pick(Certainty::ALL, b),
             tool: None,
-            call: (b % 3 == 0).then(|| name("c")),
+            call: (b.is_multiple_of(3)).then(|| name("c")),
         }),
         22 => plain(Fact::ActionResolved { action: name("a"), resolution: pick(Resolution::ALL, b) }),
-        23 => plain(Fact::Prompt { trigger: pick(Trigger::ALL, a), queued: b % 3 == 0 }),
+        23 => plain(Fact::Prompt { trigger: pick(Trigger::ALL, a), queued: b.is_multiple_of(3) }),
         24 => match b % 4 {
             0 => plain(Fact::Unblocked),
             1 => plain(Fact::RateLimitSignal { delay_ms: Some(u64::from(a) * 100) }),
@@ -99,8 +104,8 @@ fn fact(kind: u8, a: u8, b: u8) -> (Fact, bool) {
             _ => plain(Fact::Blocked {
                 reason: pick(BlockReason::ALL, a),
                 attempt: None,
-                delay_ms: (a % 2 == 0).then_some(u64::MAX),
-                until: (a % 3 == 0).then(|| at(i64::from(a))),
+                delay_ms: (a.is_multiple_of(2)).then_some(u64::MAX),
+                until: (a.is_multiple_of(3)).then(|| at(i64::from(a))),
             }),
         },
         25 => match b % 4 {
@@ -110,19 +115,19 @@ fn fact(kind: u8, a: u8, b: u8) -> (Fact, bool) {
             _ => plain(Fact::NativeStuck { detector: Name::from("d"), layer: Name::from("l") }),
         },
         26 => plain(Fact::Usage(Usage {
-            response: (b % 2 == 0).then(|| name("r")),
+            response: (b.is_multiple_of(2)).then(|| name("r")),
             input: u64::from(a),
             output: u64::from(b),
-            cost_usd: (b % 3 == 0).then_some(f64::from(a) / 7.0),
-            context_used: (b % 5 == 0).then_some(f64::from(a) / 255.0),
+            cost_usd: (b.is_multiple_of(3)).then_some(f64::from(a) / 7.0),
+            context_used: (b.is_multiple_of(5)).then_some(f64::from(a) / 255.0),
             ..Usage::default()
         })),
         27 => match b % 3 {
             0 => plain(Fact::Writer(pick(Writer::ALL, a))),
-            1 => plain(background(name("b").as_str(), a % 2 == 0)),
-            _ => plain(Fact::Error { class: pick(ErrorClass::ALL, a), recoverable: b % 2 == 0 }),
+            1 => plain(background(name("b").as_str(), a.is_multiple_of(2))),
+            _ => plain(Fact::Error { class: pick(ErrorClass::ALL, a), recoverable: b.is_multiple_of(2) }),
         },
-        _ => plain(if b % 3 == 0 {
+        _ => plain(if b.is_multiple_of(3) {
             bookkeeping()
         } else if b % 3 == 1 {
             message()
@@ -138,8 +143,8 @@ fn built(id: u64, (session, ms, kind, a, b): Seed) -> Event {
     let time = Timestamp::from_millis(T0 + ms);
     let request = (named && b % 4 != 3).then(|| Id::from(format!("t{}", a % 6).as_str()));
     let mut event = event(name, id, Some(time), Told { fact, request }, time);
-    event.project = (b % 6 == 0).then(|| Name::from(format!("p{}", a % 3).as_str()));
-    event.parent = (name != "root" && b % 2 == 0).then(|| SessionId::from("root"));
+    event.project = (b.is_multiple_of(6)).then(|| Name::from(format!("p{}", a % 3).as_str()));
+    event.parent = (name != "root" && b.is_multiple_of(2)).then(|| SessionId::from("root"));
     event
 }
 
@@ -187,7 +192,7 @@ fn check_caps(facts: &Facts) {
     {
         assert!(remembered.len() <= MAX_REMEMBERED);
     }
-    assert!(memory.responses.len() <= MAX_REMEMBERED);
+    assert!(memory.responses.len() <= MAX_RESPONSES);
     assert!(memory.done.len() <= MAX_DONE && memory.commands.len() <= MAX_DONE);
     assert!(postcard::to_allocvec(facts).unwrap().len() <= 64 * 1024);
 }
