@@ -11,6 +11,7 @@ mod time;
 mod words;
 
 use std::sync::Arc;
+use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +53,16 @@ macro_rules! text_newtype {
     )+};
 }
 text_newtype!(SourceId, SessionId, Id, Name);
+
+// === impl Name ===
+
+impl Name {
+    /// The empty name: the label value of what is not known. Shared, because most counts need it.
+    pub fn none() -> Self {
+        static NONE: LazyLock<Name> = LazyLock::new(|| Name::from(""));
+        NONE.clone()
+    }
+}
 
 /// One fact about one session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

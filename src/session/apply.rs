@@ -9,9 +9,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::counts::{Count, Effects, Observation, TokenKind};
 use super::facts::{
-    Action, Blocked, CommandMemory, Facts, MAX_ACTIONS, MAX_DONE, MAX_OPEN_CALLS, MAX_REMEMBERED, MAX_STARTS,
-    NativeStuck, OpenCall, OpenStep, ProgressCount, ProgressFact, RECENT_PROGRESS, RunEnd, Stop, Turn,
-    TurnEnd,
+    Action, Blocked, CommandMemory, Facts, MAX_ACTIONS, MAX_DONE, MAX_OPEN_CALLS, MAX_REMEMBERED,
+    MAX_RESPONSES, MAX_STARTS, MAX_TURNS, NativeStuck, OpenCall, OpenStep, ProgressCount, ProgressFact,
+    RECENT_PROGRESS, RunEnd, Stop, Turn, TurnEnd,
 };
 use super::state::Reason;
 use crate::event::{
@@ -22,6 +22,9 @@ use crate::event::{
 
 /// Tool name of a call whose start was never seen.
 const UNSEEN_TOOL: &str = "unknown";
+
+/// Longest announced wait that is believed, a year: one absurd number must not spoil a sum for ever.
+const MAX_DELAY_MS: u64 = 366 * 24 * 3_600_000;
 
 /// Unkeyed hash of something that may be shown; only to remember it in eight bytes.
 pub(super) fn short(value: impl Hash) -> u64 {
@@ -42,6 +45,29 @@ fn remember(memory: &mut VecDeque<u64>, key: u64, max: usize) -> bool {
     true
 }
 
+/// The end of an announced wait, which is counted.
+fn announced(at: Timestamp, delay_ms: Option<u64>, out: &mut Effects) -> Option<Timestamp> {
+    let delay = delay_ms?.min(MAX_DELAY_MS);
+    out.add(Count::BackoffMs, delay);
+    Some(at.plus(i64::try_from(delay).expect("a year in milliseconds fits")))
+}
+
+/// A register: the newest record's word stays, whatever arrives after it.
+fn settle<T: Clone + PartialEq>(
+    slot: &mut Option<T>,
+    as_of: &mut Option<Timestamp>,
+    value: &T,
+    t: Option<Timestamp>,
+) {
+    if slot.is_some() && t.is_some() && t < *as_of {
+        return;
+    }
+    if slot.as_ref() != Some(value) {
+        *slot = Some(value.clone());
+    }
+    later(as_of, t);
+}
+
 fn later(slot: &mut Option<Timestamp>, time: Option<Timestamp>) {
     *slot = (*slot).max(time);
 }
@@ -59,15 +85,16 @@ impl Facts {
             }
             return;
         }
-        later(&mut self.last_seen, Some(t.unwrap_or(event.observed)));
+        // A record without a time moves no clock, so a month-old file does not look fresh.
+        later(&mut self.last_seen, t);
         if let Some(parent) = &event.parent
             && *parent != self.session
         {
-            self.parent = Some(parent.clone());
+            settle(&mut self.parent, &mut self.parent_as_of, parent, t);
         }
         // The project follows the newest record, so that a session that moves is shown where it works now.
-        if event.project.is_some() && (self.project.is_none() || t.is_none() || t >= self.info.as_of) {
-            self.project.clone_from(&event.project);
+        if let Some(project) = &event.project {
+            settle(&mut self.project, &mut self.project_as_of, project, t);
         }
         match &event.fact {
             Fact::SessionQueued(info) => {
@@ -76,6 +103,10 @@ impl Facts {
             }
             Fact::SessionStarted(info) => {
                 self.merge(info, t);
+                // The run begins anew under the same name.
+                if self.run_end.as_ref().is_some_and(|end| t > end.time) {
+                    self.run_end = None;
+                }
                 self.begin(t, out);
                 later(&mut self.last_activity, t);
                 self.undelete(t);
@@ -92,9 +123,12 @@ impl Facts {
                 self.run_ended(end, out);
             }
             Fact::SessionDeleted => {
-                self.deleted_at = self.deleted_at.max(Some(t.unwrap_or(event.observed)));
-                self.close_turn_items(t, out);
-                self.turn = None;
+                let started = self.turn.as_ref().and_then(|turn| turn.started);
+                if t.is_none() || started <= t {
+                    self.deleted_at = self.deleted_at.max(Some(t.unwrap_or(event.observed)));
+                    self.close_turn_items(t, out);
+                    self.turn = None;
+                }
             }
             Fact::TurnStarted { trigger } => self.turn_started(event.request.as_ref(), *trigger, t, out),
             Fact::TurnEnded { outcome, error, reset, denied, result_known } => {
@@ -128,6 +162,7 @@ impl Facts {
                 let (tool, call) = (tool.clone(), call.clone());
                 self.action_required(
                     Action { action: action.clone(), kind: *kind, certainty: *certainty, since, tool, call },
+                    t,
                     out,
                 );
             }
@@ -135,13 +170,11 @@ impl Facts {
             Fact::Prompt { trigger, queued } => self.prompted(*trigger, *queued, t, out),
             Fact::Blocked { reason, attempt, delay_ms, until } => {
                 if attempt.is_some() || *reason == BlockReason::Retry {
-                    let model = self.info.model.clone().unwrap_or_else(|| Name::from(""));
+                    let model = self.info.model.clone().unwrap_or_else(Name::none);
                     out.one(Count::Retry(*reason, model));
                 }
-                out.add(Count::BackoffMs, delay_ms.unwrap_or(0));
                 let at = t.unwrap_or(event.observed);
-                let announced =
-                    until.or_else(|| delay_ms.map(|ms| at.plus(i64::try_from(ms).unwrap_or(i64::MAX))));
+                let announced = until.or(announced(at, *delay_ms, out));
                 self.hold(*reason, at, announced, *attempt);
             }
             Fact::Unblocked => {
@@ -150,11 +183,10 @@ impl Facts {
                 }
             }
             Fact::RateLimitSignal { delay_ms } => {
-                let model = self.info.model.clone().unwrap_or_else(|| Name::from(""));
+                let model = self.info.model.clone().unwrap_or_else(Name::none);
                 out.one(Count::RateLimitSignal(model));
-                out.add(Count::BackoffMs, delay_ms.unwrap_or(0));
                 let at = t.unwrap_or(event.observed);
-                let announced = delay_ms.map(|ms| at.plus(i64::try_from(ms).unwrap_or(i64::MAX)));
+                let announced = announced(at, *delay_ms, out);
                 self.hold(BlockReason::RateLimit, at, announced, None);
             }
             Fact::Error { .. } => {
@@ -183,20 +215,15 @@ impl Facts {
             Fact::Activity { class: ActivityClass::Work, message } => {
                 let newest = t.is_none() || t >= self.last_activity;
                 self.work(t, out);
-                self.message_last = if newest { *message } else { self.message_last };
+                if newest {
+                    self.message_last = *message;
+                }
             }
             Fact::Activity { class: ActivityClass::Bookkeeping, .. }
             | Fact::Unknown
             | Fact::StallBegan { .. } => {}
             Fact::Writer(writer) => {
-                let at = t.unwrap_or(event.observed);
-                if self.writer.is_none_or(|(_, since)| since <= at) {
-                    let was_gone = self.writer.is_some_and(|(w, _)| w == Writer::Gone);
-                    if *writer == Writer::Gone && !was_gone && self.turn.is_some() {
-                        out.one(Count::Ended(EndOutcome::Failed));
-                    }
-                    self.writer = Some((*writer, at));
-                }
+                self.probed(*writer, t.unwrap_or(event.observed), out);
             }
             Fact::Background { task, running } => {
                 self.background.retain(|open| open != task);
@@ -206,6 +233,22 @@ impl Facts {
                 self.work(t, out);
             }
         }
+    }
+
+    /// What a probe of the writing process found. One that could not be made takes back that it was seen alive, but
+    /// not that it is gone.
+    fn probed(&mut self, writer: Writer, at: Timestamp, out: &mut Effects) {
+        let was_gone = self.writer.is_some_and(|(w, _)| w == Writer::Gone);
+        if self.writer.is_some_and(|(_, since)| since > at) || (writer == Writer::Unknown && was_gone) {
+            return;
+        }
+        let in_turn = self.turn.as_ref().is_some_and(|turn| turn.started <= Some(at));
+        if writer == Writer::Gone && !was_gone && in_turn {
+            out.one(Count::Ended(EndOutcome::Failed));
+            // Nobody is left who could take an answer.
+            self.close_turn_items(Some(at), out);
+        }
+        self.writer = Some((writer, at));
     }
 
     /// A sign that the session itself began; counted once.
@@ -252,12 +295,15 @@ impl Facts {
 
     /// A real sign of life. Opens an implicit turn where the source tells none, and ends an episode of being held up.
     fn work(&mut self, t: Option<Timestamp>, out: &mut Effects) {
+        if t.is_none() || t >= self.last_activity {
+            self.message_last = false;
+        }
         later(&mut self.last_activity, t);
         self.begin(t, out);
-        if self.blocked.is_some_and(|b| t.is_none_or(|t| t >= b.since)) {
+        // Attempts are part of the episode: only what comes after the newest sign ends it.
+        if self.blocked.is_some_and(|b| t.is_none_or(|t| t >= b.latest)) {
             self.blocked = None;
         }
-        self.message_last = false;
         let never_ended = self.turn_end.is_none() && self.run_end.is_none();
         if !self.has_turns && self.turn.is_none() && never_ended {
             self.turn = Some(Turn { request: None, started: t, trigger: Trigger::Unknown, implicit: true });
@@ -266,16 +312,21 @@ impl Facts {
 
     /// Something that begins work: after an end it opens the session again, a late item does not.
     fn start_of_work(&mut self, t: Option<Timestamp>, out: &mut Effects) {
-        if !self.has_turns && self.turn.is_none() {
-            let end = self.newest_end();
-            if end.is_none() || t > end {
-                self.run_end = None;
-                self.turn_end = None;
-                self.turn =
-                    Some(Turn { request: None, started: t, trigger: Trigger::Unknown, implicit: true });
-            }
+        if !self.has_turns {
+            self.open_implicitly(t, Trigger::Unknown);
         }
         self.work(t, out);
+    }
+
+    /// Opens a turn nobody declared, unless one is open or has ended since.
+    fn open_implicitly(&mut self, t: Option<Timestamp>, trigger: Trigger) {
+        let end = self.newest_end();
+        if self.turn.is_none() && (end.is_none() || t > end) {
+            self.run_end = None;
+            self.turn_end = None;
+            self.undelete(t);
+            self.turn = Some(Turn { request: None, started: t, trigger, implicit: true });
+        }
     }
 
     fn newest_end(&self) -> Option<Timestamp> {
@@ -302,8 +353,8 @@ impl Facts {
         } else {
             self.turns.started += 1;
         }
-        if trigger == Trigger::Machine {
-            self.turns_since_progress += 1;
+        if trigger == Trigger::Machine && (t.is_none() || t > self.last_progress) {
+            self.machine_turns.push(t, MAX_TURNS);
         }
         let overtaken =
             self.turn.as_ref().is_some_and(|open| !open.implicit && t.is_some() && open.started > t)
@@ -319,6 +370,7 @@ impl Facts {
         self.turn = Some(Turn { request: request.cloned(), started: t, trigger, implicit: false });
         self.run_end = None;
         self.turn_end = None;
+        self.undelete(t);
         self.work(t, out);
     }
 
@@ -326,8 +378,7 @@ impl Facts {
         let t = end.time;
         let own_turn = |turn: &Turn| match (request, &turn.request) {
             (Some(id), Some(open)) => id == open,
-            (Some(_), None) => true,
-            (None, _) => t.is_none() || turn.started.is_none() || t >= turn.started,
+            (Some(_), None) | (None, _) => t.is_none() || turn.started.is_none() || t >= turn.started,
         };
         if let Some(id) = request
             && !remember(&mut self.memory.ended_turns, short(id), MAX_REMEMBERED)
@@ -349,9 +400,13 @@ impl Facts {
         later(&mut self.last_activity, t);
         self.begin(t, out);
         if closes {
-            end.started = self.turn.as_ref().and_then(|turn| turn.started);
+            let turn = self.turn.take();
+            end.started = turn.as_ref().and_then(|turn| turn.started);
             out.measure(Observation::Turn(end.outcome), end.started, t);
-            self.turn = None;
+            // Ended without its name; a second end that gives the name is the same end.
+            if let Some(id) = turn.and_then(|turn| turn.request) {
+                remember(&mut self.memory.ended_turns, short(&id), MAX_REMEMBERED);
+            }
             self.close_turn_items(t, out);
             self.turn_end = Some(end);
         } else if self.turn.is_none() && self.turn_end.as_ref().is_none_or(|known| known.time <= t) {
@@ -387,10 +442,18 @@ impl Facts {
             return;
         }
         let key = short(&step.id);
-        match self.step_entries.iter().position(|(id, _)| *id == key) {
-            Some(i) => self.step_entries[i].1 += 1,
-            None if self.step_entries.len() < MAX_REMEMBERED => self.step_entries.push((key, 1)),
-            None => {}
+        let same_entry = |open: &OpenStep| open.step.id == step.id && open.step.entry == step.entry;
+        let repeated = (step.entry.is_some() && self.step.as_ref().is_some_and(same_entry))
+            || (t.is_some() && self.step_entries.contains(&(key, t)));
+        if repeated {
+            return;
+        }
+        if t.is_none() || t > self.last_progress {
+            let at = self.step_entries.partition_point(|(_, time)| *time <= t);
+            self.step_entries.insert(at, (key, t));
+            if self.step_entries.len() > MAX_TURNS {
+                self.step_entries.remove(MAX_TURNS / 2);
+            }
         }
         if self.step.as_ref().is_none_or(|open| t.is_none() || open.started <= t) {
             self.step = Some(OpenStep { step: step.clone(), started: t });
@@ -405,15 +468,24 @@ impl Facts {
         t: Option<Timestamp>,
         out: &mut Effects,
     ) {
+        // One entry ends once, on whichever surface it is seen.
+        let entry = step.entry.map(i64::from).or(t.map(Timestamp::as_millis));
+        if let Some(entry) = entry
+            && !remember(&mut self.memory.done, short((&step.id, request, entry)), MAX_DONE)
+        {
+            return;
+        }
         out.one(Count::Step(step.kind, outcome));
         let mut started = None;
-        if self.step.as_ref().is_some_and(|open| open.step.id == step.id) {
+        if self.step.as_ref().is_some_and(|o| o.step.id == step.id && (t.is_none() || o.started <= t)) {
             started = self.step.take().and_then(|open| open.started);
         }
         out.measure(Observation::Step(step.kind), started, t);
         self.work(t, out);
         if step.kind == StepKind::Compaction {
-            self.turns_since_progress += 1;
+            if t.is_none() || t > self.last_progress {
+                self.machine_turns.push(t, MAX_TURNS);
+            }
             out.one(Count::Compaction);
         } else if outcome == StepOutcome::Advanced {
             let fresh = remember(&mut self.memory.done, short((&step.id, request)), MAX_DONE);
@@ -425,7 +497,7 @@ impl Facts {
         self.work(t, out);
         let risen = items.done.saturating_sub(self.plan_high);
         self.plan_high = self.plan_high.max(items.done);
-        self.plan = Some(items);
+        settle(&mut self.plan, &mut self.plan_as_of, &items, t);
         if risen > 0 {
             self.progress(ProgressKind::StepCompleted, Evidence::Structured, risen, true, t, out);
         }
@@ -435,7 +507,7 @@ impl Facts {
         self.work(t, out);
         let risen = items.done.saturating_sub(self.criteria_high);
         self.criteria_high = self.criteria_high.max(items.done);
-        self.criteria = Some(items);
+        settle(&mut self.criteria, &mut self.criteria_as_of, &items, t);
         if risen > 0 {
             self.progress(ProgressKind::CriterionPassed, Evidence::Structured, risen, true, t, out);
         }
@@ -459,9 +531,8 @@ impl Facts {
         self.close_actions_of(&start.call, Resolution::Approved, t, out);
         if !start.nested {
             self.calls.total += 1;
-            match t {
-                Some(t) if self.starts.len() < MAX_STARTS => self.starts.push_back(t),
-                _ => self.starts_uncounted = self.starts_uncounted.saturating_add(1),
+            if t.is_none() || t > self.last_progress.max(self.last_prompt) {
+                self.starts.push(t, MAX_STARTS);
             }
         }
         if self.open_calls.len() < MAX_OPEN_CALLS {
@@ -523,13 +594,13 @@ impl Facts {
             }
             credited = true;
         }
-        if let Some(code) = end.exit_code.filter(|_| end.outcome != CallOutcome::Denied) {
-            let passed = code == 0;
-            if commands.has(Commands::COMMIT)
-                && passed
-                && self.credit_once(&end.call, ProgressKind::CommitCreated)
-            {
-                self.progress(ProgressKind::CommitCreated, Evidence::ExitCode, 1, true, t, out);
+        let ran = matches!(end.outcome, CallOutcome::Ok | CallOutcome::Error);
+        if let Some(code) = end.exit_code.filter(|_| ran) {
+            let passed = code == 0 && end.outcome == CallOutcome::Ok;
+            if commands.has(Commands::COMMIT) && passed {
+                if self.credit_once(&end.call, ProgressKind::CommitCreated) {
+                    self.progress(ProgressKind::CommitCreated, Evidence::ExitCode, 1, true, t, out);
+                }
                 credited = true;
             }
             let pairs = [
@@ -552,7 +623,10 @@ impl Facts {
                 ToolClass::Read | ToolClass::Search => ProgressKind::FileRead,
                 _ => ProgressKind::ToolCall,
             };
-            self.progress(kind, Evidence::Structured, 1, false, t, out);
+            // Something else may have declared the same for this call already.
+            if !self.memory.credited.contains(&short((&end.call, kind))) {
+                self.progress(kind, Evidence::Structured, 1, false, t, out);
+            }
         }
     }
 
@@ -577,9 +651,8 @@ impl Facts {
             passed: None,
             failing: false,
         });
-        let never_passed = entry.passed.is_none() && known.is_none();
         let landed_since = self.last_landing > entry.passed;
-        let news = passed && (never_passed || entry.failing || entry.passed.is_none() || landed_since);
+        let news = passed && (known.is_none() || entry.failing || landed_since);
         entry.failing = !passed;
         if passed {
             entry.passed = entry.passed.max(t);
@@ -600,10 +673,13 @@ impl Facts {
         t: Option<Timestamp>,
         out: &mut Effects,
     ) {
-        if let Some(call) = call
-            && !self.credit_once(call, kind)
-        {
-            return;
+        if let Some(call) = call {
+            let told_by_its_end =
+                matches!(kind, ProgressKind::ToolCall | ProgressKind::FileRead | ProgressKind::ErrorOccurred)
+                    && self.memory.ended_calls.contains(&short(call));
+            if told_by_its_end || !self.credit_once(call, kind) {
+                return;
+            }
         }
         self.work(t, out);
         match kind {
@@ -673,9 +749,9 @@ impl Facts {
             return;
         }
         self.begin(t, out);
-        self.turns_since_progress = 0;
-        self.step_entries.clear();
-        self.clear_starts(t);
+        self.machine_turns.clear_until(t);
+        self.step_entries.retain(|(_, entered)| t.is_some() && *entered > t);
+        self.starts.clear_until(t);
         let Some(time) = t else { return };
         later(&mut self.last_activity, t);
         later(&mut self.last_progress, t);
@@ -689,32 +765,22 @@ impl Facts {
         }
     }
 
-    /// Forgets the calls that began before a landing or a person's prompt.
-    fn clear_starts(&mut self, t: Option<Timestamp>) {
-        match t {
-            Some(t) => self.starts.retain(|start| *start > t),
-            None => self.starts.clear(),
-        }
-        self.starts_uncounted = 0;
-    }
-
-    fn action_required(&mut self, action: Action, out: &mut Effects) {
+    fn action_required(&mut self, action: Action, t: Option<Timestamp>, out: &mut Effects) {
         if self.memory.resolved.contains(&short(&action.action)) {
             return;
         }
-        let at = Some(action.since);
         if let Some(known) = self.actions.iter_mut().find(|a| a.action == action.action) {
             known.since = known.since.min(action.since);
             if action.certainty == Certainty::Certain {
                 known.certainty = Certainty::Certain;
             }
-            later(&mut self.last_activity, at);
+            later(&mut self.last_activity, t);
             return;
         }
-        if self.has_turns && self.turn.is_none() && self.newest_end() >= at {
+        if self.over_since(action.since) {
             return;
         }
-        self.start_of_work(at, out);
+        self.start_of_work(t, out);
         if self.actions.len() < MAX_ACTIONS {
             self.actions.push(action);
         }
@@ -762,29 +828,41 @@ impl Facts {
             self.queued_prompts = self.queued_prompts.saturating_add(1);
             later(&mut self.last_activity, t);
         } else {
-            self.start_of_work(t, out);
+            // Whatever ended, a prompt opens it again; its turn follows where the source tells turns.
+            self.open_implicitly(t, trigger);
+            self.work(t, out);
         }
         if trigger == Trigger::Person {
             later(&mut self.last_prompt, t);
-            self.clear_starts(t);
+            self.starts.clear_until(t);
         }
+    }
+
+    /// Whether the turn something of this time belonged to is over, so that it comes too late.
+    fn over_since(&self, at: Timestamp) -> bool {
+        self.turn.is_none() && self.newest_end() >= Some(at)
     }
 
     fn hold(&mut self, reason: BlockReason, at: Timestamp, until: Option<Timestamp>, attempt: Option<u32>) {
-        if self.has_turns && self.turn.is_none() && self.newest_end() >= Some(at) {
+        let worked_since = self.blocked.is_none() && self.last_activity > Some(at);
+        if worked_since || self.over_since(at) {
             return;
         }
-        let known = self.blocked.get_or_insert(Blocked { reason, since: at, until: None, attempt: None });
+        let new = Blocked { reason, since: at, latest: at, until: None, attempt: None };
+        let known = self.blocked.get_or_insert(new);
         known.since = known.since.min(at);
-        known.reason = reason;
-        known.until = until.or(known.until.filter(|_| known.reason == reason));
-        known.attempt = attempt.or(known.attempt);
+        if at >= known.latest {
+            known.until = until.or(known.until.filter(|_| known.reason == reason));
+            known.attempt = attempt.or(known.attempt.filter(|_| known.reason == reason));
+            known.reason = reason;
+            known.latest = at;
+        }
     }
 
     fn stop_requested(&mut self, requester: Requester, at: Timestamp, out: &mut Effects) {
-        out.one(Count::StopRequest(requester));
         // A second request while one is pending changes nothing; one after an acknowledgement re-opens.
         if self.stop.is_none_or(|s| !s.pending && s.requested_at <= at) {
+            out.one(Count::StopRequest(requester));
             self.stop = Some(Stop { pending: true, requester, requested_at: at, acknowledged_at: None });
         }
     }
@@ -800,6 +878,7 @@ impl Facts {
     }
 
     fn used(&mut self, usage: &Usage, t: Option<Timestamp>, out: &mut Effects) {
+        let newest = t.is_none() || t >= self.last_activity;
         let cost =
             usage.cost_usd.filter(|c| c.is_finite() && *c > 0.0).map_or(0, |c| (c * 1e9).round() as u64);
         let mut added = [usage.input, usage.cache_read, usage.cache_write, usage.output, cost];
@@ -814,34 +893,30 @@ impl Facts {
                     }
                 }
                 None => {
-                    if self.memory.responses.len() >= MAX_REMEMBERED {
+                    if self.memory.responses.len() >= MAX_RESPONSES {
                         self.memory.responses.pop_front();
                     }
                     self.memory.responses.push_back((key, added));
                 }
             }
         }
-        let model =
-            usage.model.as_ref().or(self.info.model.as_ref()).cloned().unwrap_or_else(|| Name::from(""));
-        let provider = usage
-            .provider
-            .as_ref()
-            .or(self.info.provider.as_ref())
-            .cloned()
-            .unwrap_or_else(|| Name::from(""));
+        let model = usage.model.as_ref().or(self.info.model.as_ref()).cloned().unwrap_or_else(Name::none);
+        let provider =
+            usage.provider.as_ref().or(self.info.provider.as_ref()).cloned().unwrap_or_else(Name::none);
         for (kind, n) in TokenKind::ALL.into_iter().zip(added) {
             out.add(Count::Tokens(model.clone(), provider.clone(), kind), n);
         }
-        out.add(Count::CostNano(model, provider), cost.min(added[4]));
+        out.add(Count::CostNano(model, provider), added[4]);
         let total = &mut self.usage;
-        total.input += added[0];
-        total.cache_read += added[1];
-        total.cache_write += added[2];
-        total.output += added[3];
-        total.cost_nano += added[4];
+        // Numbers from outside: they may be absurd, but must not wrap.
+        total.input = total.input.saturating_add(added[0]);
+        total.cache_read = total.cache_read.saturating_add(added[1]);
+        total.cache_write = total.cache_write.saturating_add(added[2]);
+        total.output = total.output.saturating_add(added[3]);
+        total.cost_nano = total.cost_nano.saturating_add(added[4]);
         total.seen = true;
         total.cost_seen |= usage.cost_usd.is_some();
-        if usage.context_used.is_some() {
+        if usage.context_used.is_some() && newest {
             self.context_used = usage.context_used;
         }
         if added.iter().any(|n| *n > 0) {

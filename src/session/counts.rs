@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::window::Change;
 use crate::event::{
     ActionKind, BlockReason, CallOutcome, EndOutcome, Name, ProgressKind, Requester, Resolution, SourceId,
     StepKind, StepOutcome, Timestamp, ToolClass, TurnOutcome,
@@ -19,7 +20,7 @@ pub const BUCKETS: [f64; 10] = [0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7
 pub const MAX_PROJECTS: usize = 50;
 /// Tools that are told apart per source.
 pub const MAX_TOOLS: usize = 40;
-/// Models that are told apart.
+/// Models that are told apart, and providers likewise.
 pub const MAX_MODELS: usize = 20;
 /// Sources that are told apart.
 pub const MAX_SOURCES: usize = 16 + 8;
@@ -96,6 +97,10 @@ pub enum Observation {
 /// What one event adds to the sums.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Effects {
+    /// The project they count under.
+    pub project: Option<Name>,
+    /// Whether the session is no sub-agent.
+    pub root: bool,
     /// Counts with their amounts.
     pub counts: Vec<(Count, u64)>,
     /// Durations in milliseconds.
@@ -134,6 +139,7 @@ struct Bounds {
     projects: Vec<Name>,
     tools: HashMap<SourceId, Vec<Name>>,
     models: Vec<Name>,
+    providers: Vec<Name>,
     detectors: Vec<Name>,
     /// Values that were folded into `other`, by label.
     overflows: HashMap<String, u64>,
@@ -187,6 +193,12 @@ impl Effects {
     /// Nothing happened.
     pub fn is_empty(&self) -> bool {
         self.counts.is_empty() && self.observations.is_empty()
+    }
+
+    /// Forgets them, but keeps the room.
+    pub fn clear(&mut self) {
+        self.counts.clear();
+        self.observations.clear();
     }
 
     /// Adds one to a count.
@@ -249,50 +261,52 @@ impl Histogram {
 // === impl Aggregates ===
 
 impl Aggregates {
-    /// Adds what an event of this source and project caused. `root`: the session is no sub-agent.
-    pub fn add(&mut self, source: &SourceId, project: Option<&Name>, root: bool, effects: &Effects) {
-        self.change(source, project, root, &effects.counts, 1);
+    /// Adds what an event of this source caused.
+    pub fn add(&mut self, source: &SourceId, effects: &Effects) {
+        for (count, amount) in &effects.counts {
+            let delta = i64::try_from(*amount).unwrap_or(i64::MAX);
+            self.change(source, effects.project.as_ref(), effects.root, count, delta);
+        }
         for (what, ms) in &effects.observations {
-            if root || !matches!(what, Observation::Turn(_)) {
-                self.histograms.entry((source.clone(), *what)).or_default().observe(*ms);
-            }
+            self.observe(source, effects.root, *what, *ms);
         }
     }
 
-    /// Exchanges the increments of a stretch that was folded again. Durations that were already observed stay.
-    pub fn exchange(
-        &mut self,
-        source: &SourceId,
-        project: Option<&Name>,
-        root: bool,
-        old: &Effects,
-        new: &Effects,
-    ) {
-        let mut net: Vec<(Count, i64)> = Vec::new();
-        let signed = |list: &[(Count, u64)], sign: i64, net: &mut Vec<(Count, i64)>| {
-            for (count, amount) in list {
-                let delta = sign * i64::try_from(*amount).unwrap_or(i64::MAX);
-                match net.iter_mut().find(|(c, _)| c == count) {
-                    Some((_, sum)) => *sum += delta,
-                    None => net.push((count.clone(), delta)),
-                }
+    /// Takes in what an event of this source changed. Of a stretch that was folded again only the difference moves a
+    /// sum; durations that were already observed stay.
+    pub fn take(&mut self, source: &SourceId, change: &Change) {
+        if change.old.is_empty() {
+            for effects in &change.new {
+                self.add(source, effects);
             }
-        };
-        signed(&old.counts, -1, &mut net);
-        signed(&new.counts, 1, &mut net);
-        for (count, delta) in net {
-            if delta > 0 {
-                self.change(source, project, root, &[(count, delta.unsigned_abs())], 1);
-            } else if delta < 0 {
-                self.change(source, project, root, &[(count, delta.unsigned_abs())], -1);
+            return;
+        }
+        let mut net: HashMap<(Option<&Name>, bool, &Count), i64> = HashMap::new();
+        let mut seen: HashMap<(Observation, u64), u32> = HashMap::new();
+        for effects in &change.old {
+            for (count, amount) in &effects.counts {
+                let delta = i64::try_from(*amount).unwrap_or(i64::MAX);
+                *net.entry((effects.project.as_ref(), effects.root, count)).or_default() -= delta;
+            }
+            for observed in &effects.observations {
+                *seen.entry(*observed).or_default() += 1;
             }
         }
-        let mut left = old.observations.clone();
-        for (what, ms) in &new.observations {
-            if let Some(i) = left.iter().position(|o| o == &(*what, *ms)) {
-                left.swap_remove(i);
-            } else if root || !matches!(what, Observation::Turn(_)) {
-                self.histograms.entry((source.clone(), *what)).or_default().observe(*ms);
+        for effects in &change.new {
+            for (count, amount) in &effects.counts {
+                let delta = i64::try_from(*amount).unwrap_or(i64::MAX);
+                *net.entry((effects.project.as_ref(), effects.root, count)).or_default() += delta;
+            }
+            for observed in &effects.observations {
+                match seen.get_mut(observed).filter(|n| **n > 0) {
+                    Some(n) => *n -= 1,
+                    None => self.observe(source, effects.root, observed.0, observed.1),
+                }
+            }
+        }
+        for ((project, root, count), delta) in net {
+            if delta != 0 {
+                self.change(source, project, root, count, delta);
             }
         }
     }
@@ -308,7 +322,7 @@ impl Aggregates {
             Some(p) => {
                 bound(&mut self.bounds.projects, MAX_PROJECTS, p, "project", &mut self.bounds.overflows)
             }
-            None => Name::from(""),
+            None => Name::none(),
         }
     }
 
@@ -335,32 +349,34 @@ impl Aggregates {
         bound(&mut self.bounds.models, MAX_MODELS, model, "model", &mut self.bounds.overflows);
     }
 
-    fn change(
-        &mut self,
-        source: &SourceId,
-        project: Option<&Name>,
-        root: bool,
-        counts: &[(Count, u64)],
-        sign: i64,
-    ) {
-        for (count, amount) in counts {
-            if count.roots_only() && !root {
-                continue;
-            }
-            let project = if count.by_project() { self.project_label(project) } else { Name::from("") };
-            let key = (source.clone(), project, self.bounded(source, count));
-            self.sums.entry(key).or_default().add(sign * i64::try_from(*amount).unwrap_or(i64::MAX));
+    fn change(&mut self, source: &SourceId, project: Option<&Name>, root: bool, count: &Count, delta: i64) {
+        if count.roots_only() && !root {
+            return;
+        }
+        let project = if count.by_project() { self.project_label(project) } else { Name::none() };
+        let key = (source.clone(), project, self.bounded(source, count));
+        self.sums.entry(key).or_default().add(delta);
+    }
+
+    fn observe(&mut self, source: &SourceId, root: bool, what: Observation, ms: u64) {
+        if root || !matches!(what, Observation::Turn(_)) {
+            self.histograms.entry((source.clone(), what)).or_default().observe(ms);
         }
     }
 
     fn bounded(&mut self, source: &SourceId, count: &Count) -> Count {
-        let Bounds { tools, models, detectors, overflows, .. } = &mut self.bounds;
-        let mut model = |m: &Name| bound(models, MAX_MODELS, m, "model", overflows);
+        let Bounds { tools, models, providers, detectors, overflows, .. } = &mut self.bounds;
+        let model = |set, over, m: &Name| bound(set, MAX_MODELS, m, "model", over);
+        let provider = |set, over, p: &Name| bound(set, MAX_MODELS, p, "provider", over);
         match count {
-            Count::Retry(reason, m) => Count::Retry(*reason, model(m)),
-            Count::RateLimitSignal(m) => Count::RateLimitSignal(model(m)),
-            Count::Tokens(m, provider, kind) => Count::Tokens(model(m), model(provider), *kind),
-            Count::CostNano(m, provider) => Count::CostNano(model(m), model(provider)),
+            Count::Retry(reason, m) => Count::Retry(*reason, model(models, overflows, m)),
+            Count::RateLimitSignal(m) => Count::RateLimitSignal(model(models, overflows, m)),
+            Count::Tokens(m, p, kind) => {
+                Count::Tokens(model(models, overflows, m), provider(providers, overflows, p), *kind)
+            }
+            Count::CostNano(m, p) => {
+                Count::CostNano(model(models, overflows, m), provider(providers, overflows, p))
+            }
             Count::ToolCall(tool, outcome) => {
                 let tools = tools.entry(source.clone()).or_default();
                 Count::ToolCall(bound(tools, MAX_TOOLS, tool, "tool", overflows), *outcome)
@@ -398,7 +414,7 @@ mod tests {
     use super::*;
 
     fn effects(counts: Vec<(Count, u64)>) -> Effects {
-        Effects { counts, observations: Vec::new() }
+        Effects { root: true, counts, ..Effects::default() }
     }
 
     #[test]
@@ -407,8 +423,12 @@ mod tests {
         let source = SourceId::from("codex");
         let low = Count::Progress(ProgressKind::TestPassed, false);
         let high = Count::Progress(ProgressKind::TestPassed, true);
-        a.add(&source, None, true, &effects(vec![(low.clone(), 1)]));
-        a.exchange(&source, None, true, &effects(vec![(low.clone(), 1)]), &effects(vec![(high.clone(), 1)]));
+        a.add(&source, &effects(vec![(low.clone(), 1)]));
+        let change = Change {
+            old: vec![effects(vec![(low.clone(), 1)])],
+            new: vec![effects(vec![(high.clone(), 1)])],
+        };
+        a.take(&source, &change);
         let sum = |c: &Count| a.sums[&(source.clone(), Name::from(""), c.clone())];
         assert_eq!((sum(&low).exact(), sum(&low).shown()), (0, 1));
         assert_eq!((sum(&high).exact(), sum(&high).shown()), (1, 1));
@@ -425,7 +445,7 @@ mod tests {
                 (Count::ToolCall(name.clone(), CallOutcome::Ok), 1),
                 (Count::RateLimitSignal(name.clone()), 1),
             ];
-            a.add(&source, Some(&name), true, &effects(counts));
+            a.add(&source, &Effects { project: Some(name), ..effects(counts) });
         }
         let tools = a.sums.keys().filter(|(_, _, c)| matches!(c, Count::ToolCall(..))).count();
         let models = a.sums.keys().filter(|(_, _, c)| matches!(c, Count::RateLimitSignal(_))).count();
@@ -439,7 +459,7 @@ mod tests {
         let mut a = Aggregates::default();
         let source = SourceId::from("codex");
         let call = Count::ToolCall(Name::from("shell"), CallOutcome::Ok);
-        a.add(&source, None, false, &effects(vec![(Count::Started, 1), (call, 1)]));
+        a.add(&source, &Effects { root: false, ..effects(vec![(Count::Started, 1), (call, 1)]) });
         assert_eq!(a.sums.len(), 1);
     }
 }

@@ -16,10 +16,14 @@ pub const RECENT_PROGRESS: usize = 20;
 pub const MAX_OPEN_CALLS: usize = 256;
 /// Pending actions of one session that are followed.
 pub const MAX_ACTIONS: usize = 64;
-/// Natural keys (calls, actions, turns, responses) that are remembered after their end.
+/// Natural keys (calls, actions, turns) that are remembered after their end.
 pub const MAX_REMEMBERED: usize = 64;
+/// Model responses whose usage may still rise; each takes 48 bytes, and they follow one another.
+pub const MAX_RESPONSES: usize = 16;
 /// Starts of calls since the last landing that are kept with their time.
 pub const MAX_STARTS: usize = 256;
+/// Turns that no person began, and entries of steps, since the last landing that are kept with their time.
+pub const MAX_TURNS: usize = 64;
 /// Done steps, tasks and recognised commands that are remembered.
 pub const MAX_DONE: usize = 128;
 
@@ -34,6 +38,10 @@ pub struct Facts {
     pub parent: Option<SessionId>,
     /// Last component of the project's path.
     pub project: Option<Name>,
+    /// Time of the record the project is from.
+    pub project_as_of: Option<Timestamp>,
+    /// Time of the record the parent is from.
+    pub parent_as_of: Option<Timestamp>,
     /// Static and current properties.
     pub info: Info,
     /// When it was queued.
@@ -71,9 +79,7 @@ pub struct Facts {
     /// Calls in flight.
     pub open_calls: Vec<OpenCall>,
     /// Start times of calls since the last landing or person's prompt.
-    pub starts: VecDeque<Timestamp>,
-    /// Such calls beyond [`MAX_STARTS`] or without a time.
-    pub starts_uncounted: u32,
+    pub starts: Moments,
     /// Progress counts: kind, high value, number.
     pub progress: Vec<ProgressCount>,
     /// The newest facts of progress, oldest first.
@@ -86,18 +92,22 @@ pub struct Facts {
     pub stop: Option<Stop>,
     /// The open workflow step.
     pub step: Option<OpenStep>,
-    /// Entries of steps since the last landing: hash of the step's id, number.
-    pub step_entries: Vec<(u64, u32)>,
+    /// Entries of steps since the last landing, oldest first: hash of the step's id, time.
+    pub step_entries: VecDeque<(u64, Option<Timestamp>)>,
     /// Plan items by status.
     pub plan: Option<Tally>,
+    /// Time of the record the plan is from.
+    pub plan_as_of: Option<Timestamp>,
     /// Most plan items done so far.
     pub plan_high: u32,
     /// Criteria by status.
     pub criteria: Option<Tally>,
+    /// Time of the record the criteria are from.
+    pub criteria_as_of: Option<Timestamp>,
     /// Most criteria passed so far.
     pub criteria_high: u32,
     /// Turns, nudges and compactions since the last landing that no person began.
-    pub turns_since_progress: u32,
+    pub machine_turns: Moments,
     /// Tokens and cost.
     pub usage: UsageTotals,
     /// Share of the context window in use.
@@ -275,6 +285,8 @@ pub struct Blocked {
     pub reason: BlockReason,
     /// Since its first sign.
     pub since: Timestamp,
+    /// Its newest sign.
+    pub latest: Timestamp,
     /// Announced end.
     pub until: Option<Timestamp>,
     /// Attempt, counted by the source.
@@ -301,6 +313,15 @@ pub struct OpenStep {
     pub step: Step,
     /// When it was entered.
     pub started: Option<Timestamp>,
+}
+
+/// Moments since the last landing, oldest first. Beyond a bound the first half and the newest ones are kept, so that
+/// the moment a limit was passed stays known, and what lies between is only counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moments {
+    kept: VecDeque<Timestamp>,
+    /// Those not kept, and those without a time.
+    uncounted: u32,
 }
 
 /// Tokens and cost. Cost in billionths of a dollar, so that sums do not depend on their order.
@@ -376,6 +397,8 @@ impl Facts {
             session,
             parent: None,
             project: None,
+            project_as_of: None,
+            parent_as_of: None,
             info: Info::default(),
             queued_at: None,
             started_at: None,
@@ -394,20 +417,21 @@ impl Facts {
             turns: TurnTotals::default(),
             calls: CallTotals::default(),
             open_calls: Vec::new(),
-            starts: VecDeque::new(),
-            starts_uncounted: 0,
+            starts: Moments::default(),
             progress: Vec::new(),
             recent_progress: VecDeque::new(),
             actions: Vec::new(),
             blocked: None,
             stop: None,
             step: None,
-            step_entries: Vec::new(),
+            step_entries: VecDeque::new(),
             plan: None,
+            plan_as_of: None,
             plan_high: 0,
             criteria: None,
+            criteria_as_of: None,
             criteria_high: 0,
-            turns_since_progress: 0,
+            machine_turns: Moments::default(),
             usage: UsageTotals::default(),
             context_used: None,
             verification_passed_at: None,
@@ -423,12 +447,28 @@ impl Facts {
 
     /// Calls started since the last landing or person's prompt.
     pub fn calls_since_progress(&self) -> u64 {
-        self.starts.len() as u64 + u64::from(self.starts_uncounted)
+        self.starts.count_after(None)
     }
 
-    /// Most entries of one step since the last landing.
+    /// Most entries of one step since the last landing of its own.
     pub fn step_entries_max(&self) -> u32 {
-        self.step_entries.iter().map(|(_, n)| *n).max().unwrap_or(0)
+        self.step_loop(None, u32::MAX).0
+    }
+
+    /// Most entries of one step after `cleared`, and when a step was first entered for the `n`th time since.
+    pub fn step_loop(&self, cleared: Option<Timestamp>, n: u32) -> (u32, Option<Timestamp>) {
+        let (mut most, mut since) = (0, None);
+        let counted = |time: &Option<Timestamp>| time.is_none() || *time > cleared;
+        for (i, (key, time)) in self.step_entries.iter().enumerate().filter(|(_, (_, t))| counted(t)) {
+            let entries =
+                self.step_entries.iter().take(i + 1).filter(|(k, t)| k == key && counted(t)).count();
+            let entries = u32::try_from(entries).unwrap_or(u32::MAX);
+            most = most.max(entries);
+            if entries == n && since.is_none() {
+                since = *time;
+            }
+        }
+        (most, since)
     }
 
     /// What can be seen of this session, given its source's default.
@@ -451,5 +491,53 @@ impl Facts {
         let turn = self.turn_end.as_ref().map(|e| e.time.unwrap_or(self.first_seen));
         let run = self.run_end.as_ref().map(|e| e.time.unwrap_or(self.first_seen));
         turn.max(run)
+    }
+}
+
+// === impl Moments ===
+
+impl Moments {
+    /// Adds one; one without a time is only counted.
+    pub fn push(&mut self, time: Option<Timestamp>, max: usize) {
+        let Some(time) = time else {
+            self.uncounted = self.uncounted.saturating_add(1);
+            return;
+        };
+        // Nearly always the newest; a late one goes to its place.
+        let at = if self.kept.back().is_none_or(|last| *last <= time) {
+            self.kept.len()
+        } else {
+            self.kept.partition_point(|t| *t <= time)
+        };
+        self.kept.insert(at, time);
+        if self.kept.len() > max {
+            self.kept.remove(max / 2);
+            self.uncounted = self.uncounted.saturating_add(1);
+        }
+    }
+
+    /// Forgets what is not younger than a landing.
+    pub fn clear_until(&mut self, landed: Option<Timestamp>) {
+        match landed {
+            Some(landed) => {
+                let old = self.kept.partition_point(|t| *t <= landed);
+                self.kept.drain(..old);
+            }
+            None => self.kept.clear(),
+        }
+        self.uncounted = 0;
+    }
+
+    /// How many are younger than a landing elsewhere in the tree.
+    pub fn count_after(&self, landed: Option<Timestamp>) -> u64 {
+        let old = self.kept.partition_point(|t| Some(*t) <= landed);
+        // Those not kept lie in the middle: a landing after the first kept one is taken to be after them too.
+        let between = if old == 0 { self.uncounted } else { 0 };
+        (self.kept.len() - old) as u64 + u64::from(between)
+    }
+
+    /// The moments younger than a landing elsewhere in the tree, as far as they are kept, oldest first.
+    pub fn after(&self, landed: Option<Timestamp>) -> impl Iterator<Item = Timestamp> + '_ {
+        self.kept.iter().copied().filter(move |t| Some(*t) > landed)
     }
 }

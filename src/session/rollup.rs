@@ -2,7 +2,7 @@
 //! their end or failure is neither the root's end nor its progress.
 
 use super::facts::{Action, Facts, OpenCall};
-use crate::event::{Certainty, ProgressKind, Timestamp, ToolClass, Writer};
+use crate::event::{Certainty, ProgressKind, Timestamp, ToolClass, TurnOutcome, Writer};
 
 /// Calls that are still open this long after their turn's end count as interrupted.
 pub const INTERRUPTED_AFTER_MS: i64 = 5_000;
@@ -89,7 +89,10 @@ impl<'a> Rollup<'a> {
 
     /// The oldest certain action.
     pub fn certain_action(&self) -> Option<(&'a Facts, &'a Action)> {
-        self.actions().into_iter().find(|(_, a)| a.certainty == Certainty::Certain)
+        self.all()
+            .flat_map(|f| f.actions.iter().map(move |a| (f, a)))
+            .filter(|(_, a)| a.certainty == Certainty::Certain)
+            .min_by_key(|(_, a)| (a.since, &a.action))
     }
 
     /// Number of certain actions.
@@ -101,8 +104,30 @@ impl<'a> Rollup<'a> {
     pub fn child_works(&self, child: &Facts) -> bool {
         child.turn.is_some()
             && child.deleted_at.is_none()
-            && child.writer.is_none_or(|(w, _)| w != Writer::Gone)
+            && !self.writer_gone(child)
             && child.last_activity.is_some_and(|t| self.now.since(t) < CHILD_SILENT_MS)
+            && self.outlives_root(child)
+    }
+
+    /// Whether the process that writes a child is proven gone; one without a probe of its own is its root's.
+    fn writer_gone(&self, child: &Facts) -> bool {
+        match (child.writer, self.root.writer) {
+            (Some((writer, _)), _) => writer == Writer::Gone,
+            (None, Some((Writer::Gone, at))) => child.last_activity <= Some(at),
+            (None, _) => false,
+        }
+    }
+
+    /// A turn that was broken off, or a process that ended, takes its sub-agents with it; one that goes on shows it.
+    /// After a turn that was completed they may work in silence.
+    fn outlives_root(&self, child: &Facts) -> bool {
+        let root = self.root;
+        if root.turn.is_some() {
+            return true;
+        }
+        let broken_off = root.turn_end.as_ref().filter(|e| e.outcome != TurnOutcome::Completed);
+        let over = broken_off.and_then(|e| e.time).max(root.run_end.as_ref().and_then(|e| e.time));
+        over.is_none_or(|over| child.last_activity > Some(over.plus(INTERRUPTED_AFTER_MS)))
     }
 
     /// Working and waiting sub-agents.
@@ -121,19 +146,25 @@ impl<'a> Rollup<'a> {
     /// Calls of the tree since the root's tree last landed or its person last prompted.
     pub fn calls_since_progress(&self) -> u64 {
         let cleared = self.last_progress().max(self.root.last_prompt);
-        self.all()
-            .map(|f| {
-                let counted = f.starts.iter().filter(|start| Some(**start) > cleared).count() as u64;
-                counted + u64::from(f.starts_uncounted)
-            })
-            .sum()
+        self.all().map(|f| f.starts.count_after(cleared)).sum()
     }
 
-    /// Turns, nudges and compactions of the tree since its last landing that no person began.
+    /// When the `n`th such call began, as far as that is kept.
+    pub fn nth_call_since_progress(&self, n: u32) -> Option<Timestamp> {
+        let cleared = self.last_progress().max(self.root.last_prompt);
+        let mut starts: Vec<_> = self.all().flat_map(|f| f.starts.after(cleared)).collect();
+        starts.sort_unstable();
+        starts.get(n.saturating_sub(1) as usize).or(starts.last()).copied()
+    }
+
+    /// Turns, nudges and compactions of the root since the last landing in its tree that no person began.
     pub fn turns_since_progress(&self) -> u64 {
-        let landed_elsewhere =
-            self.children.iter().filter_map(|f| f.last_progress).max() > self.root.last_progress;
-        if landed_elsewhere { 0 } else { u64::from(self.root.turns_since_progress) }
+        self.root.machine_turns.count_after(self.last_progress())
+    }
+
+    /// Most entries of one step of the root since the last landing in its tree.
+    pub fn step_entries_max(&self) -> u32 {
+        self.root.step_loop(self.last_progress(), u32::MAX).0
     }
 
     /// Counts of a kind of progress over the tree: high value, low value.
@@ -149,18 +180,18 @@ impl<'a> Rollup<'a> {
         let seen = self.all().any(|f| f.usage.seen);
         seen.then(|| {
             self.all()
-                .map(|f| f.usage.input + f.usage.cache_read + f.usage.cache_write + f.usage.output)
-                .sum()
+                .flat_map(|f| [f.usage.input, f.usage.cache_read, f.usage.cache_write, f.usage.output])
+                .fold(0, u64::saturating_add)
         })
     }
 
     /// Cost of the tree in US dollars.
     pub fn cost_usd(&self) -> Option<f64> {
         let seen = self.all().any(|f| f.usage.cost_seen);
-        seen.then(|| self.all().map(|f| f.usage.cost_nano).sum::<u64>() as f64 / 1e9)
+        seen.then(|| self.all().map(|f| f.usage.cost_nano as f64).sum::<f64>() / 1e9)
     }
 
-    /// Whether everything of the tree has ended or was never begun.
+    /// Whether a turn is open: the root's, or that of a sub-agent that works on behind it.
     pub fn works(&self) -> bool {
         self.root.turn.is_some() || self.children.iter().any(|c| self.child_works(c))
     }
@@ -173,13 +204,23 @@ pub fn is_interrupted(facts: &Facts, call: &OpenCall, now: Timestamp) -> bool {
 
 /// From when on a call without an end counts as interrupted; `None` while its turn is open.
 pub fn interrupted_at(facts: &Facts, call: &OpenCall) -> Option<Timestamp> {
+    if call.start.background {
+        return None;
+    }
     let over_since = match &facts.turn {
-        Some(turn) if turn.implicit || turn.request == call.request || call.request.is_none() => return None,
-        Some(turn) => turn.started,
+        Some(turn) => {
+            let gone = facts.writer.filter(|(w, at)| *w == Writer::Gone && turn.started <= Some(*at));
+            let own = match (&turn.request, &call.request) {
+                (Some(open), Some(own)) => open == own,
+                // Without names the times tell: a call of an earlier turn began before this one.
+                _ => call.since.is_none() || call.since >= turn.started,
+            };
+            if own { gone.map(|(_, at)| at) } else { turn.started }
+        }
         None => {
             let turn = facts.turn_end.as_ref().and_then(|e| e.time);
             turn.max(facts.run_end.as_ref().and_then(|e| e.time)).max(facts.deleted_at)
         }
     };
-    over_since.filter(|_| !call.start.background).map(|t| t.plus(INTERRUPTED_AFTER_MS))
+    over_since.map(|t| t.plus(INTERRUPTED_AFTER_MS))
 }

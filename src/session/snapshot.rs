@@ -176,15 +176,14 @@ impl Snapshot {
     }
 
     fn below(&self, slot: usize) -> Vec<usize> {
-        let mut found: Vec<usize> = Vec::new();
-        let mut next = vec![slot];
-        while let Some(at) = next.pop() {
-            for child in self.tree.children.get(&at).into_iter().flatten() {
-                if *child != slot && !found.contains(child) {
-                    found.push(*child);
-                    next.push(*child);
-                }
+        // The tree has no cycles: a parent that would make one was cut when it was built.
+        let mut found: Vec<usize> = self.tree.children.get(&slot).cloned().unwrap_or_default();
+        let mut next = 0;
+        while let Some(at) = found.get(next) {
+            if let Some(children) = self.tree.children.get(at) {
+                found.extend_from_slice(children);
             }
+            next += 1;
         }
         found
     }

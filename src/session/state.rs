@@ -426,8 +426,35 @@ impl Case<'_> {
         self.now.since(since) - asleep
     }
 
+    /// The moment at which the machine had been awake for so long since `since`.
+    fn after(&self, since: Timestamp, seconds_awake: u32) -> Timestamp {
+        let mut end = since.plus(seconds(seconds_awake));
+        for (from, to) in self.lost.suspended {
+            let from = (*from).max(since);
+            if from < end {
+                end = end.plus(to.since(from).max(0));
+            }
+        }
+        end
+    }
+
     fn open(&self) -> bool {
-        self.view.works()
+        self.view.works() || self.held_open()
+    }
+
+    /// Background shells and timers hold a turn's end for a while.
+    fn held_open(&self) -> bool {
+        let end = self.root.turn_end.as_ref().filter(|end| end.outcome == TurnOutcome::Completed);
+        let over = self.root.run_end.is_some() || self.root.background.is_empty();
+        end.and_then(|end| end.time)
+            .is_some_and(|time| !over && self.awake(time) < seconds(self.limits.background_seconds))
+    }
+
+    /// Start of the open turn, or of the one that is held open.
+    fn turn_start(&self) -> Timestamp {
+        let own = self.root.turn.as_ref().and_then(|turn| turn.started);
+        let ended = self.root.turn_end.as_ref().and_then(|end| end.started.or(end.time));
+        own.or(ended).unwrap_or_else(|| self.root.start())
     }
 
     fn last_activity(&self) -> Timestamp {
@@ -476,14 +503,19 @@ impl Case<'_> {
             } else {
                 Reason::NeverStarted
             };
-            return unknown(reason, self.last_activity().plus(seconds(limit)));
+            return unknown(reason, self.after(self.last_activity(), limit));
         }
-        let final_word =
-            !self.caps.has(Capability::Ends) && self.root.message_last && self.view.calls().in_flight == 0;
+        // The last word only where nothing else is open that could follow it.
+        let final_word = !self.caps.has(Capability::Ends)
+            && self.root.message_last
+            && !waits
+            && self.root.blocked.is_none()
+            && self.view.all().all(|f| f.background.is_empty())
+            && self.view.calls().in_flight == 0;
         if final_word && self.open() && silence >= seconds(self.limits.final_message_seconds) {
             return unknown(
                 Reason::EndedWithoutResult,
-                self.last_activity().plus(seconds(self.limits.final_message_seconds)),
+                self.after(self.last_activity(), self.limits.final_message_seconds),
             );
         }
         None
@@ -529,15 +561,8 @@ impl Case<'_> {
         let end = self.root.turn_end.as_ref()?;
         match end.outcome {
             TurnOutcome::Completed if !self.root.background.is_empty() => {
-                let since = end.time.unwrap_or_else(|| self.last_activity());
-                if self.awake(since) < seconds(self.limits.background_seconds) {
-                    return Some(self.say(8, State::Running, Reason::Working, since));
-                }
-                say(
-                    State::Completed,
-                    Reason::BackgroundOpen,
-                    Some(since.plus(seconds(self.limits.background_seconds))),
-                )
+                let held_until = end.time.map(|t| self.after(t, self.limits.background_seconds));
+                say(State::Completed, Reason::BackgroundOpen, held_until)
             }
             TurnOutcome::Completed => say(State::Completed, Reason::TurnComplete, end.time),
             TurnOutcome::Failed => say(State::Failed, self.failure(end.error), end.time),
@@ -550,9 +575,9 @@ impl Case<'_> {
     /// The class of a failure: the run's own, else the turn's that ended with it.
     fn failure(&self, class: Option<ErrorClass>) -> Reason {
         let turn = self.root.turn_end.as_ref();
-        match turn.map(|e| e.outcome) {
-            Some(TurnOutcome::Truncated) => Reason::Truncated,
-            Some(TurnOutcome::Interrupted) => Reason::Interrupted,
+        match (class, turn.map(|e| e.outcome)) {
+            (None, Some(TurnOutcome::Truncated)) => Reason::Truncated,
+            (None, Some(TurnOutcome::Interrupted)) => Reason::Interrupted,
             _ => Reason::of_failure(class.or_else(|| turn.and_then(|e| e.error))),
         }
     }
@@ -562,7 +587,10 @@ impl Case<'_> {
         let asked = |at: Timestamp| turn.and_then(|e| e.started).is_none_or(|start| at >= start);
         if turn.is_some_and(|e| e.denied) {
             Reason::Denied
-        } else if self.root.stop.is_some_and(|s| asked(s.requested_at)) {
+        } else if self.root.stop.is_some_and(|s| {
+            // One that was taken back stopped nothing.
+            (s.pending || s.acknowledged_at.is_some()) && asked(s.requested_at)
+        }) {
             Reason::Stopped
         } else {
             Reason::ByUser
@@ -580,23 +608,26 @@ impl Case<'_> {
     /// Since when an open call is probably a dialog: declared so, escalated, or an edit that should have taken
     /// milliseconds; only with a person in front, and only where no certain surface exists.
     fn probable_since(&self) -> Option<Timestamp> {
-        let declared = self.view.actions().first().map(|(_, a)| a.since);
-        if declared.is_some() {
-            return declared;
-        }
-        if self.caps.has(Capability::PendingActions) || self.root.info.interactive != Some(true) {
+        if self.caps.has(Capability::PendingActions) || self.root.info.interactive == Some(false) {
             return None;
         }
+        let lasted = |since: Timestamp, limit: u32| self.awake(since) >= seconds(limit);
+        // A source that declares one knows of a person; it only waits as long as ours do.
+        let declared = self.view.actions().first().map(|(_, a)| a.since);
+        if let Some(since) = declared.filter(|since| lasted(*since, self.limits.probable_seconds)) {
+            return Some(since);
+        }
+        self.root.info.interactive?;
         let mut oldest: Option<Timestamp> = None;
         for facts in self.view.all().filter(|f| f.turn.is_some()) {
             for call in facts.open_calls.iter().filter(|c| self.view.in_flight(facts, c)) {
                 let limit = match (call.start.asks, call.start.class) {
+                    (Some(true) | None, ToolClass::Edit) => self.limits.probable_edit_seconds,
                     (Some(true), _) => self.limits.probable_seconds,
-                    (None, ToolClass::Edit) => self.limits.probable_edit_seconds,
                     _ => continue,
                 };
                 let Some(since) = call.since else { continue };
-                if self.awake(since) >= seconds(limit) {
+                if lasted(since, limit) {
                     oldest = Some(oldest.map_or(since, |o| o.min(since)));
                 }
             }
@@ -606,7 +637,13 @@ impl Case<'_> {
 
     fn held_up(&self) -> Option<Derived> {
         let blocked = self.root.blocked.as_ref()?;
-        if let Some(until) = blocked.until.filter(|until| *until <= self.now) {
+        // A sub-agent's work is the root's.
+        if self.view.children.iter().any(|child| child.last_activity > Some(blocked.latest)) {
+            return None;
+        }
+        // Between two attempts lies a pause, no limit that could be lifted.
+        let limited = blocked.reason != BlockReason::Retry;
+        if let Some(until) = blocked.until.filter(|until| limited && *until <= self.now) {
             return Some(self.say(5, State::Blocked, Reason::ResetPassed, until));
         }
         let reason = Reason::of_block(blocked.reason);
@@ -622,23 +659,27 @@ impl Case<'_> {
         let last_activity = self.last_activity();
         let excused = calls.excusing > 0 || self.view.all().any(|f| !f.background.is_empty());
         if !excused && self.awake(last_activity) >= seconds(self.limits.silent_seconds) {
-            return say(Reason::Silent, last_activity.plus(seconds(self.limits.silent_seconds)));
+            return say(Reason::Silent, self.after(last_activity, self.limits.silent_seconds));
         }
         if let Some(oldest) = calls.oldest
             && self.awake(oldest) >= seconds(self.limits.call_stuck_seconds)
         {
-            return say(Reason::CallStuck, oldest.plus(seconds(self.limits.call_stuck_seconds)));
+            return say(Reason::CallStuck, self.after(oldest, self.limits.call_stuck_seconds));
         }
         if !self.caps.has(Capability::Progress)
             || self.awake(last_activity) >= seconds(self.limits.active_seconds)
         {
             return None;
         }
-        let turns = self.view.turns_since_progress();
-        let many_turns = turns >= u64::from(self.limits.no_progress_turns);
-        if self.root.step_entries_max() >= self.limits.step_entries || many_turns {
-            // The entries are counted since the last landing, and only that moment is kept.
-            return say(Reason::StepLoop, self.view.last_progress().unwrap_or_else(|| self.root.start()));
+        let landed = self.view.last_progress();
+        let (entries, entered) = self.root.step_loop(landed, self.limits.step_entries);
+        if entries >= self.limits.step_entries {
+            return say(Reason::StepLoop, entered.or(landed).unwrap_or_else(|| self.root.start()));
+        }
+        if self.view.turns_since_progress() >= u64::from(self.limits.no_progress_turns) {
+            let nth = self.limits.no_progress_turns.saturating_sub(1) as usize;
+            let began = self.root.machine_turns.after(landed).nth(nth);
+            return say(Reason::StepLoop, began.or(landed).unwrap_or_else(|| self.root.start()));
         }
         let clear = self
             .view
@@ -648,7 +689,9 @@ impl Case<'_> {
         let many_calls = self.view.calls_since_progress() >= u64::from(self.limits.no_progress_calls);
         let expected = self.root.info.read_only != Some(true);
         if expected && many_calls && self.awake(clear) >= seconds(self.limits.no_progress_seconds) {
-            return say(Reason::NoProgress, clear.plus(seconds(self.limits.no_progress_seconds)));
+            let long = self.after(clear, self.limits.no_progress_seconds);
+            let many = self.view.nth_call_since_progress(self.limits.no_progress_calls);
+            return say(Reason::NoProgress, many.map_or(long, |many| many.max(long)));
         }
         None
     }
@@ -657,14 +700,14 @@ impl Case<'_> {
         if !self.open() {
             return None;
         }
-        let started = self.root.turn.as_ref().and_then(|t| t.started).unwrap_or_else(|| self.root.start());
-        if let Some(progress) = self.view.last_progress().filter(|_| self.caps.has(Capability::Progress))
-            && self.now.since(progress) < seconds(self.limits.progressing_seconds)
-        {
-            return Some(self.say(7, State::Progressing, Reason::Working, self.progressing_since(progress)));
+        let started = self.turn_start();
+        let progress = self.view.last_progress().filter(|_| self.caps.has(Capability::Progress));
+        let fades = progress.map(|p| p.plus(seconds(self.limits.progressing_seconds)));
+        if let Some(progress) = progress.filter(|_| fades > Some(self.now)) {
+            let since = self.progressing_since(progress).max(started);
+            return Some(self.say(7, State::Progressing, Reason::Working, since));
         }
-        let faded = self.view.last_progress().map(|p| p.plus(seconds(self.limits.progressing_seconds)));
-        Some(self.say(8, State::Running, Reason::Working, faded.map_or(started, |f| f.max(started))))
+        Some(self.say(8, State::Running, Reason::Working, fades.map_or(started, |f| f.max(started))))
     }
 
     /// Start of the unbroken run of progress facts that ends with the newest one, as far as they are kept.

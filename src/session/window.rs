@@ -3,6 +3,7 @@
 //! Without it every register of the fold would have to be commutative by itself; with it the fold reads its events
 //! in order, whatever the source, the batch borders or the file they came from.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -24,23 +25,24 @@ pub struct Session {
     head: Arc<Facts>,
     /// Facts before `held`; `None` while nothing is held.
     base: Option<Box<Facts>>,
-    held: Vec<Held>,
+    held: VecDeque<Held>,
+    /// When an event was read last.
+    touched: Timestamp,
 }
 
 #[derive(Debug)]
 struct Held {
     key: (i64, u8, u64),
     event: Event,
-    effects: Effects,
 }
 
 /// What an event changed in the sums: `old` is taken back, `new` comes in its place.
 #[derive(Debug, Default)]
 pub struct Change {
     /// Effects of the stretch before it was folded again.
-    pub old: Effects,
+    pub old: Vec<Effects>,
     /// Effects now.
-    pub new: Effects,
+    pub new: Vec<Effects>,
 }
 
 /// The stored form of a session.
@@ -55,7 +57,8 @@ pub struct Row {
 impl Session {
     /// A session that was just heard of.
     pub fn new(facts: Facts) -> Self {
-        Self { head: Arc::new(facts), base: None, held: Vec::new() }
+        let touched = facts.first_seen;
+        Self { head: Arc::new(facts), base: None, held: VecDeque::new(), touched }
     }
 
     /// The facts, for reading and publishing.
@@ -65,38 +68,40 @@ impl Session {
 
     /// Takes an event in, at its place in time.
     ///
-    /// Facts from before `epoch`, the store's creation, are known but not counted; pushed ones always count.
+    /// Facts from before `epoch`, the store's creation, are known but not counted; pushed ones always count. An event
+    /// without a time stands where it was read: behind the newest one.
     pub fn apply(&mut self, event: Event, epoch: Timestamp) -> Change {
-        let newest = self.held.last().map(|h| h.key.0);
+        self.touched = self.touched.max(event.observed);
+        let newest = self.held.back().map(|h| h.key.0);
+        let newest = newest.or_else(|| self.head.last_seen.map(Timestamp::as_millis));
         let time = event.time.map(Timestamp::as_millis).or(newest).unwrap_or(i64::MIN);
         let key = (time, event.fact.rank(), event.id.unwrap_or(u64::MAX));
-        if self.base.is_none() {
-            self.base = Some(Box::new((*self.head).clone()));
-        }
-        if self.held.last().is_none_or(|last| last.key <= key) {
-            let effects = fold(Arc::make_mut(&mut self.head), &event, epoch);
-            let change = Change { old: Effects::default(), new: effects.clone() };
-            self.held.push(Held { key, event, effects });
-            self.settle();
-            return change;
-        }
-        let at = self.held.partition_point(|h| h.key <= key);
+        let base = self.base.get_or_insert_with(|| Box::new((*self.head).clone()));
         let mut change = Change::default();
-        for held in &self.held[at..] {
-            change.old.counts.extend(held.effects.counts.iter().cloned());
-            change.old.observations.extend(held.effects.observations.iter().copied());
+        if self.held.back().is_none_or(|last| last.key <= key) {
+            let held = Held { key, event };
+            fold(Arc::make_mut(&mut self.head), &held, epoch, &mut change.new);
+            self.held.push_back(held);
+        } else {
+            // What is older than all that is held goes first: between the base and the rest.
+            let at = self.held.partition_point(|h| h.key <= key);
+            let mut facts = (**base).clone();
+            refold(&mut facts, &self.held, at, epoch, &mut change.old);
+            self.held.insert(at, Held { key, event });
+            facts.clone_from(base);
+            refold(&mut facts, &self.held, at, epoch, &mut change.new);
+            self.head = Arc::new(facts);
         }
-        self.held.insert(at, Held { key, event, effects: Effects::default() });
-        self.refold(at, epoch, &mut change.new);
         self.settle();
         change
     }
 
     /// Lets go of what is held for corrections, once a session has fallen silent.
     pub fn rest(&mut self, now: Timestamp) {
-        if self.base.is_some() && now.since(self.head.last_heard()) > IDLE_MS {
+        // By the time of reading: old records that are still being read need their window too.
+        if self.base.is_some() && now.since(self.touched) > IDLE_MS {
             self.base = None;
-            self.held = Vec::new();
+            self.held = VecDeque::new();
         }
     }
 
@@ -112,49 +117,53 @@ impl Session {
     pub fn from_row(row: Row, epoch: Timestamp) -> Self {
         let mut session = Self::new(row.facts);
         for event in row.held {
-            session.apply(event, epoch);
+            // Their sums were stored with them.
+            let _ = session.apply(event, epoch);
         }
         session
     }
 
-    /// Folds everything held again, from the base; effects from position `from` on are new.
-    fn refold(&mut self, from: usize, epoch: Timestamp, new: &mut Effects) {
-        let Some(base) = &self.base else { return };
-        let mut facts = (**base).clone();
-        for (i, held) in self.held.iter_mut().enumerate() {
-            let effects = fold(&mut facts, &held.event, epoch);
-            if i >= from {
-                new.counts.extend(effects.counts.iter().cloned());
-                new.observations.extend(effects.observations.iter().copied());
-            }
-            held.effects = effects;
-        }
-        self.head = Arc::new(facts);
-    }
-
     /// Moves what is older than the span into the base.
     fn settle(&mut self) {
-        let newest = self.held.last().map_or(i64::MIN, |h| h.key.0);
-        let mut done = self.held.partition_point(|h| h.key.0 < newest.saturating_sub(SPAN_MS));
-        done = done.max(self.held.len().saturating_sub(MAX_HELD));
-        // In fours of the bound, so that a steady stream does not shift the whole list for each event.
-        if done == 0 || (done < MAX_HELD / 4 && self.held.len() < MAX_HELD) && done < self.held.len() / 2 {
-            return;
-        }
-        if let Some(base) = &mut self.base {
-            for held in self.held.drain(..done) {
-                base.apply(&held.event, &mut Effects::default());
-            }
+        let Some(base) = &mut self.base else { return };
+        let newest = self.held.back().map_or(i64::MIN, |h| h.key.0);
+        let mut counted_already = Effects::default();
+        while self.held.len() > MAX_HELD
+            || self.held.front().is_some_and(|h| h.key.0 < newest.saturating_sub(SPAN_MS))
+        {
+            let Some(held) = self.held.pop_front() else { return };
+            base.apply(&held.event, &mut counted_already);
+            counted_already.clear();
         }
     }
 }
 
-/// Applies an event and says what it adds to the sums: nothing, if it lies before the counting epoch.
-fn fold(facts: &mut Facts, event: &Event, epoch: Timestamp) -> Effects {
+/// Folds what is held again; effects from position `from` on are collected.
+fn refold(
+    facts: &mut Facts,
+    held: &VecDeque<Held>,
+    from: usize,
+    epoch: Timestamp,
+    effects: &mut Vec<Effects>,
+) {
+    let mut not_asked = Vec::new();
+    for (i, held) in held.iter().enumerate() {
+        fold(facts, held, epoch, if i < from { &mut not_asked } else { effects });
+        not_asked.clear();
+    }
+}
+
+/// Applies an event and adds what it changes in the sums: nothing, if it lies before the counting epoch.
+fn fold(facts: &mut Facts, held: &Held, epoch: Timestamp, out: &mut Vec<Effects>) {
     let mut effects = Effects::default();
-    facts.apply(event, &mut effects);
-    let counts = event.always_counts || event.time.is_some_and(|t| t >= epoch);
-    if counts { effects } else { Effects::default() }
+    facts.apply(&held.event, &mut effects);
+    let counts = held.event.always_counts || held.key.0 >= epoch.as_millis();
+    if counts && !effects.is_empty() {
+        // Under which project, and whether at all, depends on what was known then, not on when it was read.
+        effects.project.clone_from(&facts.project);
+        effects.root = facts.parent.is_none();
+        out.push(effects);
+    }
 }
 
 /// The stored form, borrowed.

@@ -330,15 +330,8 @@ impl Owner {
         }
         let source = event.source.clone();
         let Some((change, facts)) = self.sessions.apply(slot, event, self.created) else { return false };
-        let quiet = change.old.is_empty() && change.new.is_empty();
-        if !quiet {
-            let sums = Arc::make_mut(&mut self.aggregates);
-            let root = facts.parent.is_none();
-            if change.old.is_empty() {
-                sums.add(&source, facts.project.as_ref(), root, &change.new);
-            } else {
-                sums.exchange(&source, facts.project.as_ref(), root, &change.old, &change.new);
-            }
+        if !(change.old.is_empty() && change.new.is_empty()) {
+            Arc::make_mut(&mut self.aggregates).take(&source, &change);
         }
         if let Some(model) = &facts.info.model
             && self.aggregates.shown_model(Some(model)) != model.as_str()
