@@ -47,7 +47,8 @@ pub struct Change {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Row {
     facts: Facts,
-    held: Vec<Event>,
+    /// Events with the time they are sorted by; it is not their own where they have none.
+    held: Vec<(i64, Event)>,
 }
 
 // === impl Session ===
@@ -69,7 +70,7 @@ impl Session {
     pub fn apply(&mut self, event: Event, epoch: Timestamp) -> Change {
         let newest = self.held.last().map(|h| h.key.0);
         let time = event.time.map(Timestamp::as_millis).or(newest).unwrap_or(i64::MIN);
-        let key = (time, event.fact.rank(), event.id.unwrap_or(u64::MAX));
+        let key = sort_key(time, &event);
         if self.base.is_none() {
             self.base = Some(Box::new((*self.head).clone()));
         }
@@ -92,27 +93,35 @@ impl Session {
         change
     }
 
-    /// Lets go of what is held for corrections, once a session has fallen silent.
-    pub fn rest(&mut self, now: Timestamp) {
-        if self.base.is_some() && now.since(self.head.last_heard()) > IDLE_MS {
+    /// Lets go of what is held for corrections, once a session has fallen silent; says whether there was anything.
+    pub fn rest(&mut self, now: Timestamp) -> bool {
+        let rests = self.base.is_some() && now.since(self.head.last_heard()) > IDLE_MS;
+        if rests {
             self.base = None;
             self.held = Vec::new();
         }
+        rests
     }
 
     /// The stored form.
     pub fn row(&self) -> RowRef<'_> {
         RowRef {
             facts: self.base.as_deref().unwrap_or(&self.head),
-            held: self.held.iter().map(|h| &h.event).collect(),
+            held: self.held.iter().map(|h| (h.key.0, &h.event)).collect(),
         }
     }
 
     /// From the stored form.
     pub fn from_row(row: Row, epoch: Timestamp) -> Self {
         let mut session = Self::new(row.facts);
-        for event in row.held {
-            session.apply(event, epoch);
+        if row.held.is_empty() {
+            return session;
+        }
+        session.base = Some(Box::new((*session.head).clone()));
+        for (time, event) in row.held {
+            let effects = fold(Arc::make_mut(&mut session.head), &event, epoch);
+            let key = sort_key(time, &event);
+            session.held.push(Held { key, event, effects });
         }
         session
     }
@@ -149,6 +158,10 @@ impl Session {
     }
 }
 
+fn sort_key(time: i64, event: &Event) -> (i64, u8, u64) {
+    (time, event.fact.rank(), event.id.unwrap_or(u64::MAX))
+}
+
 /// Applies an event and says what it adds to the sums: nothing, if it lies before the counting epoch.
 fn fold(facts: &mut Facts, event: &Event, epoch: Timestamp) -> Effects {
     let mut effects = Effects::default();
@@ -161,5 +174,5 @@ fn fold(facts: &mut Facts, event: &Event, epoch: Timestamp) -> Effects {
 #[derive(Debug, Serialize)]
 pub struct RowRef<'a> {
     facts: &'a Facts,
-    held: Vec<&'a Event>,
+    held: Vec<(i64, &'a Event)>,
 }

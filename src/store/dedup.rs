@@ -24,8 +24,8 @@ struct Window {
     ids: HashSet<u64, Spread>,
     chunks: VecDeque<Chunk>,
     next: u64,
-    /// Newest event time among the ids that fell out.
-    forgotten_until: Option<Timestamp>,
+    /// Number of the newest chunk that fell out, and the newest event time in it or before.
+    forgotten: Option<(u64, Option<Timestamp>)>,
     /// Chunks changed or dropped since the last checkpoint.
     changed: Vec<u64>,
 }
@@ -33,6 +33,7 @@ struct Window {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Chunk {
     number: u64,
+    /// Newest event time in this chunk and all before it.
     newest: Option<Timestamp>,
     ids: Vec<u64>,
 }
@@ -79,9 +80,16 @@ impl Known {
         self.sources.entry(source.clone()).or_default().insert(id, time)
     }
 
-    /// Whether an id may have been forgotten for an event of this time.
-    pub fn may_have_forgotten(&self, source: &SourceId, time: Option<Timestamp>) -> bool {
-        self.sources.get(source).is_some_and(|w| w.forgotten_until.is_some() && time <= w.forgotten_until)
+    /// Whether an id of this time may have been forgotten, if its session is known since chunk `since` (what
+    /// [`Self::position`] said when it came).
+    pub fn may_have_forgotten(&self, source: &SourceId, time: Option<Timestamp>, since: u64) -> bool {
+        let forgotten = self.sources.get(source).and_then(|w| w.forgotten);
+        forgotten.is_some_and(|(number, newest)| since <= number && time <= newest)
+    }
+
+    /// Number of the chunk that is being filled.
+    pub fn position(&self, source: &SourceId) -> u64 {
+        self.sources.get(source).and_then(|w| w.chunks.back()).map_or(0, |c| c.number)
     }
 
     /// What changed since the last call, for the checkpoint.
@@ -106,8 +114,8 @@ impl Known {
         let (Some(source), Ok(chunk)) = (source, postcard::from_bytes::<Chunk>(row)) else { return };
         let window = self.sources.entry(SourceId::from(source)).or_default();
         if window.chunks.is_empty() && chunk.number > 0 {
-            // Older chunks were dropped before the restart; what is as old as this one may be among them.
-            window.forgotten_until = chunk.newest;
+            // Older chunks were dropped before the restart; nothing in them is younger than this one's newest.
+            window.forgotten = Some((chunk.number - 1, chunk.newest));
         }
         window.next = window.next.max(chunk.number + 1);
         window.ids.extend(chunk.ids.iter().copied());
@@ -123,7 +131,8 @@ impl Window {
             return false;
         }
         if self.chunks.back().is_none_or(|c| c.ids.len() >= CHUNK) {
-            self.chunks.push_back(Chunk { number: self.next, newest: None, ids: Vec::new() });
+            let newest = self.chunks.back().and_then(|c| c.newest);
+            self.chunks.push_back(Chunk { number: self.next, newest, ids: Vec::new() });
             self.next += 1;
         }
         if let Some(chunk) = self.chunks.back_mut() {
@@ -139,7 +148,7 @@ impl Window {
             for id in &old.ids {
                 self.ids.remove(id);
             }
-            self.forgotten_until = self.forgotten_until.max(old.newest);
+            self.forgotten = Some((old.number, old.newest));
             self.changed.push(old.number);
         }
         true
@@ -161,9 +170,33 @@ mod tests {
             assert!(known.insert(&source, mix(i), at(i)));
         }
         assert!(!known.insert(&source, mix(many - 1), at(many - 1)), "a recent id is known");
-        assert!(known.may_have_forgotten(&source, at(0)));
-        assert!(!known.may_have_forgotten(&source, at(many)));
+        assert!(known.may_have_forgotten(&source, at(0), 0));
+        assert!(!known.may_have_forgotten(&source, at(many), 0));
+        let position = known.position(&source);
+        assert!(!known.may_have_forgotten(&source, at(0), position), "its session came after what fell out");
         assert!(known.sources[&source].ids.len() <= WINDOW + CHUNK);
+    }
+
+    #[test]
+    fn what_was_forgotten_is_known_after_a_restart() {
+        let mut known = Known::default();
+        let source = SourceId::from("push");
+        let at = |ms: i64| Some(Timestamp::from_millis(ms));
+        let mix = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        // The chunk that falls out holds younger times than all that stay.
+        for i in 0..(WINDOW + 2 * CHUNK) as u64 {
+            known.insert(&source, mix(i), at(if i < CHUNK as u64 { 1_000 } else { 10 }));
+        }
+        let mut again = Known::default();
+        for (key, row) in known.changes() {
+            if let Some(row) = row {
+                again.restore(&key, &row);
+            }
+        }
+        for known in [&known, &again] {
+            assert!(known.may_have_forgotten(&source, at(1_000), 0));
+            assert!(!known.may_have_forgotten(&source, at(1_001), 0));
+        }
     }
 
     #[test]

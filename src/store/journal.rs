@@ -71,6 +71,11 @@ impl Writer {
         self.events += 1;
     }
 
+    /// Forgets whose slot this is: its session has left, another one may get the number.
+    pub fn forget(&mut self, slot: usize) {
+        self.places.remove(&slot);
+    }
+
     /// Number of events so far.
     pub const fn len(&self) -> usize {
         self.events as usize

@@ -1,0 +1,5 @@
+//! What several test binaries share. Each uses a part of it.
+#![allow(dead_code, unreachable_pub, missing_docs)]
+
+pub mod disk;
+pub mod owner;
