@@ -108,10 +108,10 @@ impl Known {
         rows
     }
 
-    /// Takes a stored chunk in; they come in the order of their keys.
-    pub fn restore(&mut self, key: &[u8], row: &[u8]) {
+    /// Takes a stored chunk in; they come in the order of their keys. False if it cannot be read.
+    pub fn restore(&mut self, key: &[u8], row: &[u8]) -> bool {
         let source = key.split(|b| *b == 0).next().and_then(|s| std::str::from_utf8(s).ok());
-        let (Some(source), Ok(chunk)) = (source, postcard::from_bytes::<Chunk>(row)) else { return };
+        let (Some(source), Ok(chunk)) = (source, postcard::from_bytes::<Chunk>(row)) else { return false };
         let window = self.sources.entry(SourceId::from(source)).or_default();
         if window.chunks.is_empty() && chunk.number > 0 {
             // Older chunks were dropped before the restart; nothing in them is younger than this one's newest.
@@ -120,6 +120,7 @@ impl Known {
         window.next = window.next.max(chunk.number + 1);
         window.ids.extend(chunk.ids.iter().copied());
         window.chunks.push_back(chunk);
+        true
     }
 }
 
@@ -160,42 +161,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_window_is_bounded_and_says_what_it_forgot() {
-        let mut known = Known::default();
-        let source = SourceId::from("push");
-        let at = |i: u64| Some(Timestamp::from_millis(i as i64));
-        let mix = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let many = (WINDOW + 3 * CHUNK) as u64;
-        for i in 0..many {
-            assert!(known.insert(&source, mix(i), at(i)));
-        }
-        assert!(!known.insert(&source, mix(many - 1), at(many - 1)), "a recent id is known");
-        assert!(known.may_have_forgotten(&source, at(0), 0));
-        assert!(!known.may_have_forgotten(&source, at(many), 0));
-        let position = known.position(&source);
-        assert!(!known.may_have_forgotten(&source, at(0), position), "its session came after what fell out");
-        assert!(known.sources[&source].ids.len() <= WINDOW + CHUNK);
-    }
-
-    #[test]
-    fn what_was_forgotten_is_known_after_a_restart() {
+    fn the_window_is_bounded_and_says_what_it_forgot_also_after_a_restart() {
         let mut known = Known::default();
         let source = SourceId::from("push");
         let at = |ms: i64| Some(Timestamp::from_millis(ms));
         let mix = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        // The chunk that falls out holds younger times than all that stay.
-        for i in 0..(WINDOW + 2 * CHUNK) as u64 {
-            known.insert(&source, mix(i), at(if i < CHUNK as u64 { 1_000 } else { 10 }));
+        let many = (WINDOW + 3 * CHUNK) as u64;
+        for i in 0..many {
+            // What falls out is younger than all that stays.
+            assert!(known.insert(&source, mix(i), at(if i < CHUNK as u64 { 1_000 } else { 10 })));
         }
+        assert!(!known.insert(&source, mix(many - 1), at(10)), "a recent id is known");
+        assert!(known.sources[&source].ids.len() <= WINDOW + CHUNK);
         let mut again = Known::default();
         for (key, row) in known.changes() {
-            if let Some(row) = row {
-                again.restore(&key, &row);
-            }
+            assert!(row.is_none_or(|row| again.restore(&key, &row)));
         }
         for known in [&known, &again] {
             assert!(known.may_have_forgotten(&source, at(1_000), 0));
             assert!(!known.may_have_forgotten(&source, at(1_001), 0));
+            let position = known.position(&source);
+            assert!(!known.may_have_forgotten(&source, at(10), position), "its session came later");
         }
     }
 
@@ -208,7 +194,7 @@ mod tests {
         }
         let mut again = Known::default();
         for (key, row) in known.changes() {
-            again.restore(&key, &row.unwrap());
+            assert!(again.restore(&key, &row.unwrap()));
         }
         assert!(known.changes().is_empty());
         assert!((0..10_000u64).all(|i| !again.insert(&source, i, None)));

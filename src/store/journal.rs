@@ -158,4 +158,21 @@ mod tests {
         assert!(writer.is_empty());
         assert_eq!(read(&blob[..blob.len() - 1]), Err(Damaged));
     }
+
+    #[test]
+    fn a_slot_that_got_another_session_is_named_anew() {
+        let mut writer = Writer::default();
+        let of = |name| {
+            Event::new(
+                &SourceId::from("push"),
+                &SessionId::from(name),
+                Timestamp::from_millis(5),
+                Fact::Unknown,
+            )
+        };
+        writer.push(3, &of("first"));
+        writer.forget(3);
+        writer.push(3, &of("second"));
+        assert_eq!(read(&writer.take()), Ok(vec![of("first"), of("second")]));
+    }
 }

@@ -23,7 +23,8 @@ use super::journal;
 use super::sessions::Sessions;
 use crate::clock::Clock;
 use crate::event::{
-    Batch, Capabilities, Cursor, Event, Receipt, Reducer, Refused, Reply, SourceHealth, SourceId, Timestamp,
+    Batch, Capabilities, Cursor, Event, Fact, Receipt, Reducer, Refused, Reply, SourceHealth, SourceId,
+    Timestamp,
 };
 use crate::session::snapshot::Snapshot;
 use crate::session::{Aggregates, Thresholds};
@@ -31,8 +32,12 @@ use crate::telemetry::{Counter, Telemetry};
 
 /// Shortest time between two publications.
 pub const PUBLISH_EVERY: Duration = Duration::from_millis(20);
-/// Time between checkpoints of session rows.
+/// Time between checkpoints of session rows, unless they are so large that writing them takes a good part of it.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(1);
+/// The pause after a checkpoint is as many times the time its commit took, up to [`CHECKPOINT_AT_LEAST_EVERY`].
+const CHECKPOINT_PAUSE: u32 = 20;
+/// The journal never holds more than this.
+const CHECKPOINT_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 /// Bytes of uncommitted events at which no further batch is taken.
 const MAX_PENDING: usize = 8 * 1024 * 1024;
 /// Batches taken between two looks at the commit.
@@ -101,6 +106,7 @@ struct Owner {
     unpublished: bool,
     checkpoint_due: bool,
     last_checkpoint: Instant,
+    checkpoint_every: Duration,
     last_publish: Option<Instant>,
     last_tick: (Instant, Timestamp),
     publish: watch::Sender<Arc<Snapshot>>,
@@ -221,6 +227,7 @@ impl Owner {
             unpublished: false,
             checkpoint_due: false,
             last_checkpoint: Instant::now(),
+            checkpoint_every: CHECKPOINT_EVERY,
             last_publish: None,
             last_tick: (Instant::now(), now),
             publish,
@@ -232,7 +239,7 @@ impl Owner {
             damaged += u32::from(!owner.sessions.restore(row, owner.created));
         }
         for (key, row) in &contents.known_ids {
-            owner.known.restore(key, row);
+            damaged += u32::from(!owner.known.restore(key, row));
         }
         for blob in &contents.journal {
             match journal::read(blob) {
@@ -385,6 +392,13 @@ impl Owner {
             self.events.inc(&self.telemetry, &event);
         }
         let source = event.source.clone();
+        let names_model = matches!(
+            event.fact,
+            Fact::SessionQueued(_)
+                | Fact::SessionStarted(_)
+                | Fact::SessionResumed(_)
+                | Fact::SessionUpdated(_)
+        );
         let Some((change, facts)) = self.sessions.apply(slot, event, self.created) else { return false };
         let quiet = change.old.is_empty() && change.new.is_empty();
         if !quiet {
@@ -396,7 +410,8 @@ impl Owner {
                 sums.exchange(&source, facts.project.as_ref(), root, &change.old, &change.new);
             }
         }
-        if let Some(model) = &facts.info.model
+        if names_model
+            && let Some(model) = &facts.info.model
             && self.aggregates.shown_model(Some(model)) != model.as_str()
         {
             let model = model.clone();
@@ -416,7 +431,7 @@ impl Owner {
     }
 
     fn start_commit(&mut self) {
-        let due = self.checkpoint_due || self.last_checkpoint.elapsed() >= CHECKPOINT_EVERY;
+        let due = self.checkpoint_due || self.last_checkpoint.elapsed() >= self.checkpoint_every;
         let checkpoint = (due && self.sessions.is_dirty()).then(|| self.checkpoint());
         self.checkpoint_due = false;
         let pending = std::mem::take(&mut self.pending);
@@ -469,6 +484,10 @@ impl Owner {
             Ok((Ok(()), took)) => {
                 self.telemetry.store_commits.inc();
                 self.telemetry.store_commit_seconds.observe(took.as_secs_f64());
+                if commit.work.checkpoint.is_some() {
+                    self.checkpoint_every =
+                        (took * CHECKPOINT_PAUSE).clamp(CHECKPOINT_EVERY, CHECKPOINT_AT_LEAST_EVERY);
+                }
                 if self.failed.take().is_some() {
                     tracing::warn!("the store can be written again");
                 }

@@ -128,10 +128,10 @@ impl Sessions {
     /// Takes an event in.
     pub fn apply(&mut self, slot: usize, event: Event, epoch: Timestamp) -> Option<(Change, &Arc<Facts>)> {
         let session = &mut self.slots.get_mut(slot)?.as_mut()?.session;
-        let had_parent = session.facts().parent.is_some();
-        let moves_parent = event.parent.is_some();
+        let parent = event.parent.clone();
+        let moves_parent = parent.is_some() && session.facts().parent != parent;
         let change = session.apply(event, epoch);
-        if moves_parent && !had_parent {
+        if moves_parent {
             self.tree = None;
         }
         self.dirty.insert(slot);

@@ -24,20 +24,22 @@ fn open(folder: &Path) -> Opened {
     db::open_folder(folder, KEY, now()).unwrap()
 }
 
-/// Fills a folder, with rows of every table.
-fn fill(folder: &Path) {
+/// Fills a folder, with rows of most tables; returns the file as it was before the last commit.
+fn fill(folder: &Path) -> Vec<u8> {
     let life = Life::with(open(folder), options());
     for id in 0..50 {
         life.pushed(vec![tokens(id)]).unwrap();
     }
     life.read(vec![event("files", "f", now(), Fact::SessionStarted(Default::default()))], 1, 9);
     life.end();
+    let closed = fs::read(db::file_path(folder)).unwrap();
     // As `kill -9` would leave it: the last event is in the journal only.
     let life = Life::with(open(folder), options());
     life.pushed(vec![tokens(50)]).unwrap();
     let left = fs::read(db::file_path(folder)).unwrap();
     life.end();
     fs::write(db::file_path(folder), left).unwrap();
+    closed
 }
 
 fn aside(folder: &Path) -> Vec<String> {
@@ -144,9 +146,17 @@ fn another_version_or_key_is_set_aside() {
 #[test]
 fn flipped_bits_are_noticed_or_harmless() {
     let folder = tempfile::tempdir().unwrap();
-    fill(folder.path());
+    let closed = fill(folder.path());
     let good = fs::read(db::file_path(folder.path())).unwrap();
-    let wanted = format!("{:?}", open(folder.path()).contents);
+    let contents = |folder: &Path| format!("{:?}", open(folder).contents);
+    let wanted = contents(folder.path());
+    // After a crash redb takes a last commit that does not add up for one that was cut, and goes back by one.
+    let before = {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(db::file_path(folder.path()), &closed).unwrap();
+        contents(folder.path())
+    };
+    assert_ne!(wanted, before);
     let used: Vec<usize> = good.iter().enumerate().filter(|(_, b)| **b != 0).map(|(i, _)| i).collect();
     let mut rng = Rng::new(11);
     let mut set_aside = 0;
@@ -165,10 +175,13 @@ fn flipped_bits_are_noticed_or_harmless() {
         if opened.set_aside {
             set_aside += 1;
         } else {
-            assert_eq!(format!("{:?}", opened.contents), wanted, "byte {at} was believed");
+            let found = format!("{:?}", opened.contents);
+            assert!(found == wanted || found == before, "byte {at} was believed");
         }
         drop(opened);
-        works(folder.path());
+        if i % 4 == 0 {
+            works(folder.path());
+        }
     }
     assert!(set_aside > 10, "only {set_aside} of {FLIPS} were noticed");
 }

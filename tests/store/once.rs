@@ -1,7 +1,8 @@
 //! Nothing counts twice: ids over a restart, sessions that left memory, facts from before the counting epoch.
 
 use agent_session_exporter::event::{
-    ActionKind, Certainty, Event, Fact, Id, Receipt, SessionInfo, SourceId, Timestamp, Trigger, Usage,
+    ActionKind, Certainty, Event, Fact, Id, Receipt, SessionId, SessionInfo, SourceId, Timestamp, Trigger,
+    Usage,
 };
 use agent_session_exporter::session::{Count, Snapshot};
 use agent_session_exporter::store::{Opened, Options, db};
@@ -53,10 +54,10 @@ fn ids_are_known_after_a_restart() {
         assert_eq!(life.pushed(events.clone()), Ok(Receipt { accepted: 0, duplicate: 10 }));
         let more = with_id(20, event("push", "s", now(), used()));
         life.pushed(vec![more]).unwrap();
-        let left = disk.synced();
-        let life = Life::start(&left);
-        assert_eq!(life.pushed(events.clone()), Ok(Receipt { accepted: 0, duplicate: 10 }));
-        assert_eq!(facts(&life.snapshot(), "push", "s").unwrap().usage.input, 11);
+        let left = Life::start(&disk.synced());
+        assert_eq!(left.pushed(events.clone()), Ok(Receipt { accepted: 0, duplicate: 10 }));
+        assert_eq!(facts(&left.snapshot(), "push", "s").unwrap().usage.input, 11);
+        life.end();
     }
 }
 
@@ -194,6 +195,24 @@ fn what_happened_before_the_store_is_known_but_not_counted() {
     assert_eq!(later.snapshot().counting_since, epoch, "the epoch is the store's, not the process's");
     check(&later.snapshot());
     assert_eq!(later.telemetry.counting_since.get(), epoch.as_seconds());
+}
+
+#[test]
+fn a_child_moves_with_its_parent() {
+    let disk = Disk::default();
+    let life = Life::start(&disk);
+    for name in ["a", "b"] {
+        life.pushed(vec![event("push", name, now(), started())]).unwrap();
+    }
+    for name in ["a", "b"] {
+        let mut child = event("push", "child", now(), used());
+        child.parent = Some(SessionId::from(name));
+        life.pushed(vec![child]).unwrap();
+        life.until("the child under its parent", |s| {
+            let slot = |session| s.find(&SourceId::from("push"), &SessionId::from(session));
+            slot("child").is_some_and(|child| Some(s.tree.root[child]) == slot(name))
+        });
+    }
 }
 
 #[test]

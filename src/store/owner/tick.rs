@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::{CHECKPOINT_EVERY, Owner, db};
+use super::{Owner, db};
 use crate::event::{CallEnd, CallOutcome, Event, Fact, Id, SourceId, Timestamp};
 use crate::session::rollup;
 use crate::session::snapshot::Snapshot;
@@ -33,7 +33,8 @@ impl Owner {
             }
             self.expire(now);
         }
-        self.checkpoint_due |= self.sessions.is_dirty() && self.last_checkpoint.elapsed() >= CHECKPOINT_EVERY;
+        self.checkpoint_due |=
+            self.sessions.is_dirty() && self.last_checkpoint.elapsed() >= self.checkpoint_every;
         self.telemetry.sessions_tracked.set(i64::try_from(self.sessions.len()).unwrap_or(i64::MAX));
         if let Some(folder) = &self.options.folder {
             self.telemetry.store_bytes.set(i64::try_from(db::file_size(folder)).unwrap_or(i64::MAX));
