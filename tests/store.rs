@@ -1,5 +1,7 @@
 //! The store under crashes, a full disk, damaged files, duplicates, load and time.
 
+#![allow(clippy::unwrap_used, reason = "what is asked of a test's own set-up holds or the test fails")]
+
 mod common;
 
 #[path = "store/commit.rs"]

@@ -1,16 +1,19 @@
 //! Power goes off at random operations of the disk, again and again; afterwards everything is as if it never had.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use agent_session_exporter::event::{
-    ActionKind, ActivityClass, CallEnd, CallOutcome, CallStart, Certainty, Commands, Event, Fact, Id, Name,
-    Resolution, Timestamp, ToolClass, Trigger, TurnOutcome, Usage,
+    ActionKind, ActivityClass, Batch, CallEnd, CallOutcome, CallStart, Certainty, Commands, Cursor, Event,
+    Fact, Id, Name, Resolution, Timestamp, ToolClass, Trigger, TurnOutcome, Usage,
 };
-use agent_session_exporter::session::Snapshot;
+use agent_session_exporter::session::{Facts, Snapshot};
 use agent_session_exporter::store::db;
 
 use crate::common::disk::{Crash, Disk, Rng};
-use crate::common::owner::{Answer, KEY, LONG, Life, all_facts, event, facts, now, open, sums, with_id};
+use crate::common::owner::{
+    Answer, KEY, LONG, Life, all_facts, counter, event, facts, now, open, options, sums, with_id,
+};
 
 /// Lives that end by a crash.
 const LIVES: u64 = 220;
@@ -102,93 +105,86 @@ impl Shown {
     }
 }
 
-/// All pushes: batches of one to eight events, in any order inside.
-fn next_batch(from: u64, rng: &mut Rng) -> std::ops::Range<u64> {
-    from..from + 1 + rng.below(8)
-}
-
-fn shuffled(range: &std::ops::Range<u64>, start: Timestamp) -> Vec<Event> {
-    let mut events: Vec<Event> = range.clone().map(|n| pushed(n, start)).collect();
-    let mut rng = Rng::new(range.start);
-    for i in (1..events.len()).rev() {
-        events.swap(i, rng.below(i as u64 + 1) as usize);
-    }
-    events
-}
-
-/// Feeds one life until it dies or has pushed up to `stop`; returns what is left without an answer.
-fn live(
-    mut life: Life,
-    todo: &mut VecDeque<std::ops::Range<u64>>,
-    made: &mut u64,
-    most_read: u64,
-    stop: Option<u64>,
+/// What goes on from life to life: the senders, and what was shown to the readers.
+struct World {
     start: Timestamp,
-    shown: &mut Shown,
-    rng: &mut Rng,
-) {
-    let first = life.snapshot();
-    shown.check(&first);
-    let mut position = life.cursor(CURSOR);
-    assert_eq!(counted(&first), position, "the cursor stands where the facts do");
-    let mut waiting: VecDeque<(std::ops::Range<u64>, Answer)> = VecDeque::new();
-    let mut sent = 0;
-    let mut alive = true;
-    while alive {
-        if waiting.len() < OUTSTANDING && rng.half() {
-            if sent == todo.len() && stop.is_none_or(|stop| *made < stop) {
-                let mut range = next_batch(*made, rng);
-                range.end = range.end.min(stop.unwrap_or(u64::MAX));
-                *made = range.end;
-                todo.push_back(range);
-            }
-            if let Some(range) = todo.get(sent).cloned() {
-                waiting.push_back((range.clone(), life.push(shuffled(&range, start))));
-                sent += 1;
-                continue;
-            }
+    rng: Rng,
+    shown: Shown,
+    /// Pushes without an acknowledgement, oldest first: ranges of events.
+    todo: VecDeque<Range<u64>>,
+    /// Events that were made so far.
+    made: u64,
+}
+
+impl World {
+    /// The next push: one to eight events.
+    fn make(&mut self, stop: Option<u64>) {
+        let end = (self.made + 1 + self.rng.below(8)).min(stop.unwrap_or(u64::MAX));
+        self.todo.push_back(self.made..end);
+        self.made = end;
+    }
+
+    /// The events of a push, in any order.
+    fn events(&self, range: &Range<u64>) -> Vec<Event> {
+        let mut events: Vec<Event> = range.clone().map(|n| pushed(n, self.start)).collect();
+        let mut rng = Rng::new(range.start);
+        for i in (1..events.len()).rev() {
+            events.swap(i, rng.below(i as u64 + 1) as usize);
         }
-        if position < most_read {
-            let n = (1 + rng.below(5)).min(most_read - position);
-            let events = (position..position + n).map(|k| read(k, start)).collect();
-            let (mut batch, _) = crate::common::owner::asking(events);
-            batch.reply = None;
-            batch.cursors.push(agent_session_exporter::event::Cursor {
-                key: CURSOR,
-                value: Some((position + n).to_le_bytes().to_vec()),
-            });
-            // A reader waits for room; here it comes back later.
-            if life.store.files.try_send(batch).is_ok() {
-                position += n;
+        events
+    }
+
+    /// A piece of the file, if there is room; returns where the reader stands.
+    fn read(&mut self, life: &Life, position: u64, most: u64) -> u64 {
+        let next = (position + 1 + self.rng.below(5)).min(most);
+        let events = (position..next).map(|k| read(k, self.start)).collect();
+        let cursors = vec![Cursor { key: CURSOR, value: Some(next.to_le_bytes().to_vec()) }];
+        let sent = life.store.files.try_send(Batch { events, cursors, ..Batch::default() });
+        if sent.is_ok() { next } else { position }
+    }
+
+    /// Feeds one life until it dies; with `stop`, until everything below is acknowledged and `most` records are read.
+    fn live(&mut self, mut life: Life, most: u64, stop: Option<u64>) {
+        let first = life.snapshot();
+        self.shown.check(&first);
+        let mut position = life.cursor(CURSOR);
+        assert_eq!(counted(&first), position, "the cursor stands where the facts do");
+        let mut waiting: VecDeque<(Range<u64>, Answer)> = VecDeque::new();
+        loop {
+            if waiting.len() < OUTSTANDING && self.rng.half() {
+                if waiting.len() == self.todo.len() && stop.is_none_or(|stop| self.made < stop) {
+                    self.make(stop);
+                }
+                if let Some(range) = self.todo.get(waiting.len()).cloned() {
+                    let answer = life.push(self.events(&range));
+                    waiting.push_back((range, answer));
+                    continue;
+                }
             }
-        }
-        let Some((range, answer)) = waiting.pop_front() else {
-            alive = stop.is_none() || position < most_read || sent < todo.len() || Some(*made) < stop;
-            continue;
-        };
-        match answer.recv_timeout(LONG).expect("every push is answered") {
-            Ok(receipt) => {
-                assert_eq!(receipt.accepted + receipt.duplicate, range.end - range.start);
-                // Some answers get lost on their way; the sender tries again, perhaps in another life.
-                let lost = rng.below(8) == 0;
-                if lost && life.push(shuffled(&range, start)).recv_timeout(LONG).expect("an answer").is_err()
-                {
+            if position < most {
+                position = self.read(&life, position, most);
+            }
+            let Some((range, answer)) = waiting.pop_front() else {
+                if stop.is_some() && position == most && self.todo.is_empty() {
                     break;
                 }
-                assert_eq!(todo.pop_front(), Some(range), "answers come in the order of the pushes");
-                sent -= 1;
+                continue;
+            };
+            let Ok(receipt) = answer.recv_timeout(LONG).expect("every push is answered") else { break };
+            assert_eq!(receipt.accepted + receipt.duplicate, range.end - range.start);
+            // Some answers get lost on their way; the sender tries again, perhaps in another life.
+            let lost = self.rng.below(8) == 0;
+            if lost && life.push(self.events(&range)).recv_timeout(LONG).expect("an answer").is_err() {
+                break;
             }
-            Err(_) => {
-                alive = false;
-                waiting.clear();
+            assert_eq!(self.todo.pop_front(), Some(range), "answers come in the order of the pushes");
+            if life.store.snapshots.has_changed().unwrap_or(false) {
+                let snapshot = life.store.snapshots.borrow_and_update().clone();
+                self.shown.check(&snapshot);
             }
         }
-        if life.store.snapshots.has_changed().unwrap_or(false) {
-            let snapshot = life.store.snapshots.borrow_and_update().clone();
-            shown.check(&snapshot);
-        }
+        self.shown.check(&life.end());
     }
-    shown.check(&life.end());
 }
 
 #[test]
@@ -199,38 +195,37 @@ fn crashes_lose_nothing_acknowledged_and_count_nothing_twice() {
         |disk: &Disk| db::open(&disk.backend(), KEY, created).map(|read| read.expect("is readable"));
     let disk = Disk::default();
     drop(open_at(&disk).unwrap());
-    let mut rng = Rng::new(4);
-    let mut shown = Shown::default();
-    let mut todo = VecDeque::new();
-    let mut made = 0;
+    let mut world =
+        World { start, rng: Rng::new(4), shown: Shown::default(), todo: VecDeque::new(), made: 0 };
     let mut died_opening = 0;
     let mut duplicates = 0.0;
     for i in 0..LIVES {
-        disk.die_after(1 + rng.below(90));
+        disk.die_after(1 + world.rng.below(90));
         match db::open(&disk.backend(), KEY, created) {
             Ok(Ok(opened)) => {
-                let life = Life::with(opened, crate::common::owner::options());
+                let life = Life::with(opened, options());
                 let telemetry = life.telemetry.clone();
-                live(life, &mut todo, &mut made, u64::MAX, None, start, &mut shown, &mut rng);
-                duplicates += crate::common::owner::counter(&telemetry, "duplicates_total");
+                world.live(life, u64::MAX, None);
+                duplicates += counter(&telemetry, "duplicates_total");
             }
             Ok(Err(_)) | Err(_) => died_opening += 1,
         }
         assert!(disk.is_dead(), "life {i} ended without a crash");
-        let kind = [Crash::DropsAll, Crash::KeepsAll, Crash::KeepsSome, Crash::Tears][rng.below(4) as usize];
-        disk.crash(kind, &mut rng);
+        let kinds = [Crash::DropsAll, Crash::KeepsAll, Crash::KeepsSome, Crash::Tears];
+        let kind = kinds[world.rng.below(4) as usize];
+        disk.crash(kind, &mut world.rng);
     }
     assert!(died_opening < LIVES / 2, "{died_opening} of {LIVES} died before they began");
     assert!(duplicates > 0.0, "no acknowledgement was ever lost on its way");
     // One more life, undisturbed, takes what is left.
-    let life = Life::with(open_at(&disk).unwrap(), crate::common::owner::options());
+    let life = Life::with(open_at(&disk).unwrap(), options());
     let last = life.cursor(CURSOR) + 10;
-    let stop = made;
-    live(life, &mut todo, &mut made, last, Some(stop), start, &mut shown, &mut rng);
-    let after = Life::with(open_at(&disk).unwrap(), crate::common::owner::options()).snapshot();
+    let stop = world.made;
+    world.live(life, last, Some(stop));
+    let after = Life::with(open_at(&disk).unwrap(), options()).snapshot();
 
     let calm = Disk::default();
-    let life = Life::with(open_at(&calm).unwrap(), crate::common::owner::options());
+    let life = Life::with(open_at(&calm).unwrap(), options());
     for n in 0..stop {
         let _ = life.push(vec![pushed(n, start)]);
     }
@@ -243,7 +238,7 @@ fn crashes_lose_nothing_acknowledged_and_count_nothing_twice() {
     for (name, facts) in wanted {
         // A session is first seen with whichever event of its first batch came first.
         let first_seen = facts.first_seen;
-        let crashed = agent_session_exporter::session::Facts { first_seen, ..crashed[&name].clone() };
+        let crashed = Facts { first_seen, ..crashed[&name].clone() };
         assert_eq!(crashed, facts, "{name:?}");
     }
     assert_eq!(sums(&after), sums(&before));
