@@ -11,7 +11,7 @@ use redb::StorageBackend;
 /// Smallest piece a disk writes as a whole.
 const SECTOR: usize = 512;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Disk(Arc<Inner>);
 
 #[derive(Debug, Default)]
@@ -82,12 +82,6 @@ impl Rng {
 struct Handle {
     disk: Disk,
     life: u64,
-}
-
-impl Default for Disk {
-    fn default() -> Self {
-        Self(Arc::default())
-    }
 }
 
 impl Disk {

@@ -79,7 +79,7 @@ fn pushed(n: u64, start: Timestamp) -> Event {
 
 /// The `k`th event of a file, without an id: only the cursor keeps it from counting twice.
 fn read(k: u64, start: Timestamp) -> Event {
-    let fact = if k % 7 == 0 { Fact::TurnStarted { trigger: Trigger::Person } } else { usage(1) };
+    let fact = if k.is_multiple_of(7) { Fact::TurnStarted { trigger: Trigger::Person } } else { usage(1) };
     event("files", &format!("f{}", k % 2), start.plus(k as i64 * 3), fact)
 }
 
