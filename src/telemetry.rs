@@ -16,6 +16,9 @@ pub const PREFIX: &str = "agent_session_exporter_";
 /// Distinct kinds of unknown records that get a series of their own, per process; others count as `other`.
 const MAX_UNKNOWN_KINDS: usize = 50;
 
+/// One counter of a family.
+pub type Counter = IntCounter;
+
 /// Handles to all self metrics.
 #[derive(Debug)]
 pub struct Telemetry {

@@ -1,6 +1,7 @@
 //! `kill -9` at random moments while events are pushed and rollouts grow: afterwards the facts equal those of an
 //! uninterrupted run, each acknowledged event is in, none is counted twice, no timestamp moved back.
 
+#[path = "common/running.rs"]
 mod common;
 
 use std::fs;

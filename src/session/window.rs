@@ -49,7 +49,8 @@ pub struct Change {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Row {
     facts: Facts,
-    held: Vec<Event>,
+    /// Events with the time they are sorted by; it is not their own where they have none.
+    held: Vec<(i64, Event)>,
 }
 
 // === impl Session ===
@@ -75,7 +76,7 @@ impl Session {
         let newest = self.held.back().map(|h| h.key.0);
         let newest = newest.or_else(|| self.head.last_seen.map(Timestamp::as_millis));
         let time = event.time.map(Timestamp::as_millis).or(newest).unwrap_or(i64::MIN);
-        let key = (time, event.fact.rank(), event.id.unwrap_or(u64::MAX));
+        let key = sort_key(time, &event);
         let base = self.base.get_or_insert_with(|| Box::new((*self.head).clone()));
         let mut change = Change::default();
         if self.held.back().is_none_or(|last| last.key <= key) {
@@ -96,29 +97,39 @@ impl Session {
         change
     }
 
-    /// Lets go of what is held for corrections, once a session has fallen silent.
-    pub fn rest(&mut self, now: Timestamp) {
+    /// Lets go of what is held for corrections, once a session has fallen silent; says whether there was anything.
+    pub fn rest(&mut self, now: Timestamp) -> bool {
         // By the time of reading: old records that are still being read need their window too.
-        if self.base.is_some() && now.since(self.touched) > IDLE_MS {
+        let rests = self.base.is_some() && now.since(self.touched) > IDLE_MS;
+        if rests {
             self.base = None;
             self.held = VecDeque::new();
         }
+        rests
     }
 
     /// The stored form.
     pub fn row(&self) -> RowRef<'_> {
         RowRef {
             facts: self.base.as_deref().unwrap_or(&self.head),
-            held: self.held.iter().map(|h| &h.event).collect(),
+            held: self.held.iter().map(|h| (h.key.0, &h.event)).collect(),
         }
     }
 
     /// From the stored form.
     pub fn from_row(row: Row, epoch: Timestamp) -> Self {
         let mut session = Self::new(row.facts);
-        for event in row.held {
-            // Their sums were stored with them.
-            let _ = session.apply(event, epoch);
+        if row.held.is_empty() {
+            return session;
+        }
+        session.base = Some(Box::new((*session.head).clone()));
+        // Their sums were stored with them.
+        let mut counted_already = Vec::new();
+        for (time, event) in row.held {
+            session.touched = session.touched.max(event.observed);
+            let held = Held { key: sort_key(time, &event), event };
+            fold(Arc::make_mut(&mut session.head), &held, epoch, &mut counted_already);
+            session.held.push_back(held);
         }
         session
     }
@@ -136,6 +147,10 @@ impl Session {
             counted_already.clear();
         }
     }
+}
+
+fn sort_key(time: i64, event: &Event) -> (i64, u8, u64) {
+    (time, event.fact.rank(), event.id.unwrap_or(u64::MAX))
 }
 
 /// Folds what is held again; effects from position `from` on are collected.
@@ -170,5 +185,5 @@ fn fold(facts: &mut Facts, held: &Held, epoch: Timestamp, out: &mut Vec<Effects>
 #[derive(Debug, Serialize)]
 pub struct RowRef<'a> {
     facts: &'a Facts,
-    held: Vec<&'a Event>,
+    held: Vec<(i64, &'a Event)>,
 }

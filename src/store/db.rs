@@ -183,24 +183,57 @@ pub fn prepare_folder(folder: &Path) -> io::Result<[u8; 16]> {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
     let path = folder.join(KEY_FILE);
-    let mut key = [0; 16];
-    match fs::File::open(&path) {
-        Ok(mut file) => file.read_exact(&mut key)?,
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            fs::File::open("/dev/urandom")?.read_exact(&mut key)?;
-            let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
-            io::Write::write_all(&mut file, &key)?;
-            file.sync_all()?;
+    match read_key(&path) {
+        // Half a key is what a crash of the whole machine may leave of a new file; nothing was hashed with it.
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof) => {
+            make_key(folder, &path, e.kind() == io::ErrorKind::UnexpectedEof)?;
+            read_key(&path)
         }
-        Err(e) => return Err(e),
+        known => known,
     }
+}
+
+fn read_key(path: &Path) -> io::Result<[u8; 16]> {
+    let mut key = [0; 16];
+    let mut file = fs::File::open(path)?;
+    file.set_permissions(fs::Permissions::from_mode(0o600))?;
+    file.read_exact(&mut key)?;
     Ok(key)
+}
+
+/// Makes a key under another name first, so that a crash never leaves half of one; of two processes that start at
+/// once the first one's key stays.
+fn make_key(folder: &Path, path: &Path, replace: bool) -> io::Result<()> {
+    let mut key = [0; 16];
+    fs::File::open("/dev/urandom")?.read_exact(&mut key)?;
+    let new = folder.join(format!("{KEY_FILE}.{}", std::process::id()));
+    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+    io::Write::write_all(&mut file, &key)?;
+    file.sync_all()?;
+    if replace {
+        fs::rename(&new, path)?;
+    } else {
+        let linked = fs::hard_link(&new, path);
+        fs::remove_file(&new)?;
+        match linked {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+            _ => {}
+        }
+    }
+    sync_folder(folder)
+}
+
+/// Makes names in a folder durable: a file whose name is lost is lost.
+fn sync_folder(folder: &Path) -> io::Result<()> {
+    fs::File::open(folder)?.sync_all()
 }
 
 /// The state file of a folder as a backend.
 pub fn file_backend(folder: &Path) -> Backend {
-    let path = folder.join(FILE);
+    let folder = folder.to_owned();
     Arc::new(move || {
+        let path = folder.join(FILE);
+        let is_new = !path.exists();
         let file = fs::OpenOptions::new()
             .read(true)
             .write(true)
@@ -214,6 +247,9 @@ pub fn file_backend(folder: &Path) -> Backend {
             DatabaseError::DatabaseAlreadyOpen => io::Error::from(io::ErrorKind::WouldBlock),
             other => io::Error::other(other),
         })?;
+        if is_new {
+            sync_folder(&folder)?;
+        }
         Ok(Box::new(backend) as Box<dyn StorageBackend>)
     })
 }
@@ -230,6 +266,7 @@ pub fn open_folder(folder: &Path, key_check: u64, now: Timestamp) -> Result<Open
         Ok(Err(Unreadable)) | Err(OpenError::Database(_)) => {
             let aside = folder.join(format!("{FILE}.unreadable-{}", now.as_millis()));
             fs::rename(folder.join(FILE), &aside)?;
+            sync_folder(folder)?;
             tracing::error!("the state file cannot be read and was set aside; counters begin anew");
             let opened = open(&backend, key_check, now)?
                 .map_err(|_| io::Error::other("a new state file is unreadable"))?;
@@ -253,15 +290,36 @@ pub fn open(
     now: Timestamp,
 ) -> Result<Result<Opened, Unreadable>, OpenError> {
     let database = open_database(backend)?;
-    let mut db = Db { database: Some(database), backend: BackendHandle(backend.clone()) };
-    match db.read_all(key_check, now) {
-        Ok(Some(contents)) => Ok(Ok(Opened { db, contents, set_aside: false })),
-        Ok(None) => Ok(Err(Unreadable)),
-        Err(e) => {
+    let db = Db { database: Some(database), backend: BackendHandle(backend.clone()) };
+    // As when opening, redb may panic over what it reads.
+    let read = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| db.read_all(key_check, now)));
+    match read {
+        Ok(Ok(Some(contents))) => Ok(Ok(Opened { db, contents, set_aside: false })),
+        Ok(Ok(None)) => Ok(Err(Unreadable)),
+        Ok(Err(redb::Error::Io(e))) if is_no_damage(&e) => Err(OpenError::Io(e)),
+        Ok(Err(e)) => {
             tracing::warn!(error = %e, "state file is damaged");
             Ok(Err(Unreadable))
         }
+        Err(_) => Ok(Err(Unreadable)),
     }
+}
+
+/// Whether an error says something about the disk or the rights, nothing about the file's content: a good file must
+/// not be set aside because the disk is full.
+fn is_no_damage(e: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    matches!(
+        e.kind(),
+        Kind::StorageFull
+            | Kind::QuotaExceeded
+            | Kind::FileTooLarge
+            | Kind::ReadOnlyFilesystem
+            | Kind::PermissionDenied
+            | Kind::OutOfMemory
+            | Kind::Interrupted
+            | Kind::TimedOut
+    )
 }
 
 fn open_database(backend: &Backend) -> Result<Database, OpenError> {
@@ -277,6 +335,9 @@ fn open_database(backend: &Backend) -> Result<Database, OpenError> {
     match opened {
         Ok(Ok(database)) => Ok(database),
         Ok(Err(DatabaseError::DatabaseAlreadyOpen)) => Err(OpenError::InUse),
+        Ok(Err(DatabaseError::Storage(redb::StorageError::Io(e)))) if is_no_damage(&e) => {
+            Err(OpenError::Io(e))
+        }
         Ok(Err(e)) => Err(OpenError::Database(Box::new(e))),
         Err(_) => {
             let damaged = redb::StorageError::Corrupted("panic while opening".to_owned());
@@ -293,14 +354,7 @@ impl Db {
     /// # Errors
     /// The work is not durable; nothing of it is.
     pub fn commit(&mut self, work: &Work) -> Result<(), CommitFailed> {
-        let result = self.database().and_then(|db| write(db, work));
-        if result.is_err() {
-            self.database = None;
-        }
-        Ok(result?)
-    }
-
-    fn database(&mut self) -> Result<&Database, redb::Error> {
+        // Out of its place while it is written: after an error or a panic it is not put back.
         let database = match self.database.take() {
             Some(database) => database,
             None => open_database(&self.backend.0).map_err(|e| match e {
@@ -309,11 +363,13 @@ impl Db {
                 OpenError::Database(e) => redb::Error::from(*e),
             })?,
         };
-        Ok(self.database.insert(database))
+        write(&database, work)?;
+        self.database = Some(database);
+        Ok(())
     }
 
-    fn read_all(&mut self, key_check: u64, now: Timestamp) -> Result<Option<Contents>, redb::Error> {
-        let db = self.database()?;
+    fn read_all(&self, key_check: u64, now: Timestamp) -> Result<Option<Contents>, redb::Error> {
+        let db = self.database.as_ref().ok_or(redb::Error::DatabaseClosed)?;
         let identity: Vec<u8> = [&FORMAT.to_le_bytes()[..], &key_check.to_le_bytes()[..]].concat();
         let fresh = db.begin_read()?.list_tables()?.next().is_none();
         if fresh {

@@ -24,8 +24,8 @@ struct Window {
     ids: HashSet<u64, Spread>,
     chunks: VecDeque<Chunk>,
     next: u64,
-    /// Newest event time among the ids that fell out.
-    forgotten_until: Option<Timestamp>,
+    /// Number of the newest chunk that fell out, and the newest event time in it or before.
+    forgotten: Option<(u64, Option<Timestamp>)>,
     /// Chunks changed or dropped since the last checkpoint.
     changed: Vec<u64>,
 }
@@ -33,6 +33,7 @@ struct Window {
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Chunk {
     number: u64,
+    /// Newest event time in this chunk and all before it.
     newest: Option<Timestamp>,
     ids: Vec<u64>,
 }
@@ -79,9 +80,16 @@ impl Known {
         self.sources.entry(source.clone()).or_default().insert(id, time)
     }
 
-    /// Whether an id may have been forgotten for an event of this time.
-    pub fn may_have_forgotten(&self, source: &SourceId, time: Option<Timestamp>) -> bool {
-        self.sources.get(source).is_some_and(|w| w.forgotten_until.is_some() && time <= w.forgotten_until)
+    /// Whether an id of this time may have been forgotten, if its session is known since chunk `since` (what
+    /// [`Self::position`] said when it came).
+    pub fn may_have_forgotten(&self, source: &SourceId, time: Option<Timestamp>, since: u64) -> bool {
+        let forgotten = self.sources.get(source).and_then(|w| w.forgotten);
+        forgotten.is_some_and(|(number, newest)| since <= number && time <= newest)
+    }
+
+    /// Number of the chunk that is being filled.
+    pub fn position(&self, source: &SourceId) -> u64 {
+        self.sources.get(source).and_then(|w| w.chunks.back()).map_or(0, |c| c.number)
     }
 
     /// What changed since the last call, for the checkpoint.
@@ -100,18 +108,19 @@ impl Known {
         rows
     }
 
-    /// Takes a stored chunk in; they come in the order of their keys.
-    pub fn restore(&mut self, key: &[u8], row: &[u8]) {
+    /// Takes a stored chunk in; they come in the order of their keys. False if it cannot be read.
+    pub fn restore(&mut self, key: &[u8], row: &[u8]) -> bool {
         let source = key.split(|b| *b == 0).next().and_then(|s| std::str::from_utf8(s).ok());
-        let (Some(source), Ok(chunk)) = (source, postcard::from_bytes::<Chunk>(row)) else { return };
+        let (Some(source), Ok(chunk)) = (source, postcard::from_bytes::<Chunk>(row)) else { return false };
         let window = self.sources.entry(SourceId::from(source)).or_default();
         if window.chunks.is_empty() && chunk.number > 0 {
-            // Older chunks were dropped before the restart; what is as old as this one may be among them.
-            window.forgotten_until = chunk.newest;
+            // Older chunks were dropped before the restart; nothing in them is younger than this one's newest.
+            window.forgotten = Some((chunk.number - 1, chunk.newest));
         }
         window.next = window.next.max(chunk.number + 1);
         window.ids.extend(chunk.ids.iter().copied());
         window.chunks.push_back(chunk);
+        true
     }
 }
 
@@ -123,7 +132,8 @@ impl Window {
             return false;
         }
         if self.chunks.back().is_none_or(|c| c.ids.len() >= CHUNK) {
-            self.chunks.push_back(Chunk { number: self.next, newest: None, ids: Vec::new() });
+            let newest = self.chunks.back().and_then(|c| c.newest);
+            self.chunks.push_back(Chunk { number: self.next, newest, ids: Vec::new() });
             self.next += 1;
         }
         if let Some(chunk) = self.chunks.back_mut() {
@@ -139,7 +149,7 @@ impl Window {
             for id in &old.ids {
                 self.ids.remove(id);
             }
-            self.forgotten_until = self.forgotten_until.max(old.newest);
+            self.forgotten = Some((old.number, old.newest));
             self.changed.push(old.number);
         }
         true
@@ -151,19 +161,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_window_is_bounded_and_says_what_it_forgot() {
+    fn the_window_is_bounded_and_says_what_it_forgot_also_after_a_restart() {
         let mut known = Known::default();
         let source = SourceId::from("push");
-        let at = |i: u64| Some(Timestamp::from_millis(i as i64));
+        let at = |ms: i64| Some(Timestamp::from_millis(ms));
         let mix = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let many = (WINDOW + 3 * CHUNK) as u64;
         for i in 0..many {
-            assert!(known.insert(&source, mix(i), at(i)));
+            // What falls out is younger than all that stays.
+            assert!(known.insert(&source, mix(i), at(if i < CHUNK as u64 { 1_000 } else { 10 })));
         }
-        assert!(!known.insert(&source, mix(many - 1), at(many - 1)), "a recent id is known");
-        assert!(known.may_have_forgotten(&source, at(0)));
-        assert!(!known.may_have_forgotten(&source, at(many)));
+        assert!(!known.insert(&source, mix(many - 1), at(10)), "a recent id is known");
         assert!(known.sources[&source].ids.len() <= WINDOW + CHUNK);
+        let mut again = Known::default();
+        for (key, row) in known.changes() {
+            assert!(row.is_none_or(|row| again.restore(&key, &row)));
+        }
+        for known in [&known, &again] {
+            assert!(known.may_have_forgotten(&source, at(1_000), 0));
+            assert!(!known.may_have_forgotten(&source, at(1_001), 0));
+            let position = known.position(&source);
+            assert!(!known.may_have_forgotten(&source, at(10), position), "its session came later");
+        }
     }
 
     #[test]
@@ -175,7 +194,7 @@ mod tests {
         }
         let mut again = Known::default();
         for (key, row) in known.changes() {
-            again.restore(&key, &row.unwrap());
+            assert!(again.restore(&key, &row.unwrap()));
         }
         assert!(known.changes().is_empty());
         assert!((0..10_000u64).all(|i| !again.insert(&source, i, None)));

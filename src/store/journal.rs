@@ -71,6 +71,11 @@ impl Writer {
         self.events += 1;
     }
 
+    /// Forgets whose slot this is: its session has left, another one may get the number.
+    pub fn forget(&mut self, slot: usize) {
+        self.places.remove(&slot);
+    }
+
     /// Number of events so far.
     pub const fn len(&self) -> usize {
         self.events as usize
@@ -152,5 +157,22 @@ mod tests {
         assert_eq!(read(&blob), Ok(events));
         assert!(writer.is_empty());
         assert_eq!(read(&blob[..blob.len() - 1]), Err(Damaged));
+    }
+
+    #[test]
+    fn a_slot_that_got_another_session_is_named_anew() {
+        let mut writer = Writer::default();
+        let of = |name| {
+            Event::new(
+                &SourceId::from("push"),
+                &SessionId::from(name),
+                Timestamp::from_millis(5),
+                Fact::Unknown,
+            )
+        };
+        writer.push(3, &of("first"));
+        writer.forget(3);
+        writer.push(3, &of("second"));
+        assert_eq!(read(&writer.take()), Ok(vec![of("first"), of("second")]));
     }
 }

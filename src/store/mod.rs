@@ -1,8 +1,8 @@
 //! Keeping: one owner task folds events, commits them, then publishes; see [`owner`].
 //!
 //! [`db`] is the file (redb), [`journal`] the form in which a commit's events lie in it, [`dedup`] the window of
-//! event ids that are known, [`sessions`] the sessions in memory, [`reset`] what happens when a file cannot be
-//! read. Files are 0600 in a 0700 folder; nothing in them is content.
+//! event ids that are known, [`sessions`] the sessions in memory. Files are 0600 in a 0700 folder; nothing in them is
+//! content.
 
 pub mod db;
 pub mod dedup;

@@ -6,6 +6,8 @@
 //! most every [`PUBLISH_EVERY`]. After a failed commit the same work is tried again until it succeeds; meanwhile
 //! pushes are refused and file sources wait in their channel.
 
+mod tick;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,18 +23,21 @@ use super::journal;
 use super::sessions::Sessions;
 use crate::clock::Clock;
 use crate::event::{
-    Batch, CallEnd, CallOutcome, Capabilities, Cursor, Event, Fact, Id, Receipt, Reducer, Refused, Reply,
-    SourceHealth, SourceId, Timestamp,
+    Batch, Capabilities, Cursor, Event, Fact, Receipt, Reducer, Refused, Reply, SourceHealth, SourceId,
+    Timestamp,
 };
-use crate::session::rollup;
 use crate::session::snapshot::Snapshot;
-use crate::session::{Aggregates, State, Thresholds};
-use crate::telemetry::Telemetry;
+use crate::session::{Aggregates, Thresholds};
+use crate::telemetry::{Counter, Telemetry};
 
 /// Shortest time between two publications.
 pub const PUBLISH_EVERY: Duration = Duration::from_millis(20);
-/// Time between checkpoints of session rows.
+/// Time between checkpoints of session rows, unless they are so large that writing them takes a good part of it.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(1);
+/// The pause after a checkpoint is as many times the time its commit took, up to [`CHECKPOINT_AT_LEAST_EVERY`].
+const CHECKPOINT_PAUSE: u32 = 20;
+/// The journal never holds more than this.
+const CHECKPOINT_AT_LEAST_EVERY: Duration = Duration::from_secs(10);
 /// Bytes of uncommitted events at which no further batch is taken.
 const MAX_PENDING: usize = 8 * 1024 * 1024;
 /// Batches taken between two looks at the commit.
@@ -41,10 +46,8 @@ const TAKE: usize = 8;
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 /// A record dated further ahead than this has no usable time.
 const MAX_AHEAD_MS: i64 = 5 * 60_000;
-/// A wall clock that runs ahead of the awake time by more than this means the machine slept.
-const SLEPT_MS: i64 = 5_000;
-/// Stretches of sleep that are remembered.
-const MAX_SLEEPS: usize = 32;
+/// Sessions beyond the bound that are kept until the next tick.
+const MAX_OVER: usize = 1_024;
 
 /// What the owner is set up with.
 #[derive(Clone, Debug)]
@@ -90,6 +93,8 @@ struct Owner {
     db: Arc<Mutex<Db>>,
     sessions: Sessions,
     known: Known,
+    capabilities: Arc<HashMap<SourceId, Capabilities>>,
+    events: EventCounters,
     aggregates: Arc<Aggregates>,
     health: Arc<Vec<SourceHealth>>,
     suspended: Arc<Vec<(Timestamp, Timestamp)>>,
@@ -103,16 +108,22 @@ struct Owner {
     unpublished: bool,
     checkpoint_due: bool,
     last_checkpoint: Instant,
+    checkpoint_every: Duration,
     last_publish: Option<Instant>,
     last_tick: (Instant, Timestamp),
     publish: watch::Sender<Arc<Snapshot>>,
 }
 
+/// Handles of `events_total`, found by a short search instead of by hashing labels under a lock for each event.
+#[derive(Default)]
+struct EventCounters(Vec<(&'static str, SourceId, Counter)>);
+
 /// What the next commit will write.
 #[derive(Default)]
 struct Pending {
     journal: journal::Writer,
-    cursors: Vec<Cursor>,
+    /// The newest position of each thing that is read.
+    cursors: HashMap<u64, Option<Vec<u8>>>,
     replies: Vec<(Reply, Receipt)>,
     oldest: Option<Timestamp>,
 }
@@ -152,6 +163,31 @@ pub fn spawn(
     Ok(Store { live, files, snapshots, cursors, thread })
 }
 
+// === impl EventCounters ===
+
+impl EventCounters {
+    fn inc(&mut self, telemetry: &Telemetry, event: &Event) {
+        let kind = event.fact.type_name();
+        match self.0.iter().find(|(k, source, _)| *k == kind && *source == event.source) {
+            Some((_, _, counter)) => counter.inc(),
+            None => {
+                let counter = telemetry.events.with_label_values(&[event.source.as_str(), kind]);
+                counter.inc();
+                self.0.push((kind, event.source.clone(), counter));
+            }
+        }
+    }
+}
+
+// === impl Pending ===
+
+impl Pending {
+    /// Bytes it holds.
+    fn bytes(&self) -> usize {
+        self.journal.bytes() + self.cursors.values().flatten().map(Vec::len).sum::<usize>()
+    }
+}
+
 // === impl Owner ===
 
 impl Owner {
@@ -165,8 +201,10 @@ impl Owner {
         now: Timestamp,
     ) -> Self {
         let contents = opened.contents;
-        let aggregates =
-            contents.aggregates.as_deref().and_then(|a| postcard::from_bytes(a).ok()).unwrap_or_default();
+        let mut damaged = 0u32;
+        let sums = contents.aggregates.as_deref().map(postcard::from_bytes::<Aggregates>);
+        let aggregates = sums.and_then(|read| read.inspect_err(|_| damaged += 1).ok()).unwrap_or_default();
+        let capabilities = Arc::new(options.capabilities.clone());
         telemetry.counting_since.set(contents.created.as_seconds());
         let mut owner = Self {
             options,
@@ -176,6 +214,8 @@ impl Owner {
             db: Arc::new(Mutex::new(opened.db)),
             sessions: Sessions::default(),
             known: Known::default(),
+            capabilities,
+            events: EventCounters::default(),
             aggregates: Arc::new(aggregates),
             health: Arc::default(),
             suspended: Arc::default(),
@@ -189,19 +229,19 @@ impl Owner {
             unpublished: false,
             checkpoint_due: false,
             last_checkpoint: Instant::now(),
+            checkpoint_every: CHECKPOINT_EVERY,
             last_publish: None,
             last_tick: (Instant::now(), now),
             publish,
         };
-        let mut damaged = 0u32;
-        for row in &contents.sessions {
-            damaged += u32::from(!owner.sessions.restore(row, owner.created));
-        }
         for (key, row) in contents.tombstones {
             damaged += u32::from(!owner.sessions.restore_tombstone(key, &row));
         }
+        for row in &contents.sessions {
+            damaged += u32::from(!owner.sessions.restore(row, owner.created));
+        }
         for (key, row) in &contents.known_ids {
-            owner.known.restore(key, row);
+            damaged += u32::from(!owner.known.restore(key, row));
         }
         for blob in &contents.journal {
             match journal::read(blob) {
@@ -228,8 +268,11 @@ impl Owner {
         let mut retry_at = Instant::now();
         while live_open || files_open || self.in_flight.is_some() || self.failed.is_some() || self.has_work()
         {
-            let room = self.pending.journal.bytes() < MAX_PENDING;
+            let room = self.pending.bytes() < MAX_PENDING;
             let failing = self.failed.is_some();
+            let ending = live.is_closed() && files.is_closed();
+            // At the end there is one more try, at once.
+            let again_at = if ending { Instant::now() } else { retry_at };
             let publish_at = self.last_publish.map_or_else(Instant::now, |t| t + PUBLISH_EVERY);
             let may_publish = self.unpublished && self.in_flight.is_none() && !failing && !self.has_work();
             tokio::select! {
@@ -237,15 +280,19 @@ impl Owner {
                 done = finished(&mut self.in_flight), if self.in_flight.is_some() => {
                     if !self.commit_returned(done) {
                         retry_at = Instant::now() + RETRY_AFTER;
-                        if !live_open && !files_open {
-                            // Shutting down with a store that cannot be written: nothing more can be kept.
+                        // Files wait in their channel meanwhile, so that nobody notices its end by receiving.
+                        if live.is_closed() && files.is_closed() {
                             tracing::error!("the store could not be written at shutdown");
                             break;
                         }
                     }
                 }
-                _ = tick.tick() => self.tick(),
-                () = tokio::time::sleep_until(retry_at), if failing && self.in_flight.is_none() => self.retry(),
+                _ = tick.tick() => {
+                    self.tick();
+                    let waiting = i64::try_from(live.len() + files.len()).unwrap_or(i64::MAX);
+                    self.telemetry.queue_length.set(waiting);
+                }
+                () = tokio::time::sleep_until(again_at), if failing && self.in_flight.is_none() => self.retry(),
                 () = tokio::time::sleep_until(publish_at), if may_publish => {
                     self.freeze();
                     self.publish_frozen();
@@ -258,11 +305,23 @@ impl Owner {
             for batch in batches.drain(..).chain(read.drain(..)) {
                 self.fold(batch);
             }
+            if self.failed.is_none() && self.sessions.len() > self.options.max_tracked + MAX_OVER {
+                self.expire(self.clock.now());
+            }
             if !live_open && !files_open {
                 self.checkpoint_due = self.sessions.is_dirty();
             }
             if self.in_flight.is_none() && self.failed.is_none() && self.has_work() {
                 self.start_commit();
+            }
+        }
+        if self.failed.is_none() && self.unpublished {
+            self.freeze();
+            self.publish_frozen();
+        }
+        while let Ok(batch) = live.try_recv() {
+            if let Some(reply) = batch.reply {
+                reply(Err(Refused::Unavailable));
             }
         }
     }
@@ -294,12 +353,15 @@ impl Owner {
             }
         }
         self.telemetry.duplicates.inc_by(receipt.duplicate);
-        self.pending.cursors.extend(batch.cursors);
+        for cursor in batch.cursors {
+            self.pending.cursors.insert(cursor.key, cursor.value);
+        }
         let Some(reply) = batch.reply else { return };
         // A duplicate's first copy may still be on its way to disk: the answer waits for it.
+        let nothing_new = self.pending.journal.is_empty() && self.pending.cursors.is_empty();
         match &mut self.in_flight {
-            Some(commit) if self.pending.journal.is_empty() => commit.replies.push((reply, receipt)),
-            None if self.pending.journal.is_empty() && self.pending.cursors.is_empty() => reply(Ok(receipt)),
+            Some(commit) if nothing_new => commit.replies.push((reply, receipt)),
+            None if nothing_new => reply(Ok(receipt)),
             _ => self.pending.replies.push((reply, receipt)),
         }
     }
@@ -315,9 +377,12 @@ impl Owner {
         {
             return false;
         }
-        let Some(slot) = self.sessions.slot_for(&event) else { return false };
-        if event.id.is_some()
-            && self.known.may_have_forgotten(&event.source, event.time)
+        let position = self.known.position(&event.source);
+        let Some(slot) = self.sessions.slot_for(&event, position) else { return false };
+        // What is in the journal was taken in once, and is again.
+        if fresh
+            && event.id.is_some()
+            && self.known.may_have_forgotten(&event.source, event.time, self.sessions.since(slot))
             && self.sessions.facts(slot).is_some_and(|f| event.time.is_some_and(|t| t <= f.last_heard()))
         {
             return false;
@@ -326,18 +391,26 @@ impl Owner {
             self.pending.journal.push(slot, &event);
             let observed = event.observed;
             self.pending.oldest = Some(self.pending.oldest.map_or(observed, |o| o.min(observed)));
-            self.telemetry.events.with_label_values(&[event.source.as_str(), event.fact.type_name()]).inc();
+            self.events.inc(&self.telemetry, &event);
         }
         let source = event.source.clone();
+        let names_model = matches!(
+            event.fact,
+            Fact::SessionQueued(_)
+                | Fact::SessionStarted(_)
+                | Fact::SessionResumed(_)
+                | Fact::SessionUpdated(_)
+        );
         let Some((change, facts)) = self.sessions.apply(slot, event, self.created) else { return false };
         if !(change.old.is_empty() && change.new.is_empty()) {
             Arc::make_mut(&mut self.aggregates).take(&source, &change);
         }
-        if let Some(model) = &facts.info.model
-            && self.aggregates.shown_model(Some(model)) != model.as_str()
-        {
-            let model = model.clone();
-            Arc::make_mut(&mut self.aggregates).admit_model(&model);
+        if names_model {
+            for name in facts.info.model.iter().chain(&facts.info.provider) {
+                if self.aggregates.shown_model(Some(name)) != name.as_str() {
+                    Arc::make_mut(&mut self.aggregates).admit_model(name);
+                }
+            }
         }
         self.unpublished = true;
         true
@@ -353,7 +426,7 @@ impl Owner {
     }
 
     fn start_commit(&mut self) {
-        let due = self.checkpoint_due || self.last_checkpoint.elapsed() >= CHECKPOINT_EVERY;
+        let due = self.checkpoint_due || self.last_checkpoint.elapsed() >= self.checkpoint_every;
         let checkpoint = (due && self.sessions.is_dirty()).then(|| self.checkpoint());
         self.checkpoint_due = false;
         let pending = std::mem::take(&mut self.pending);
@@ -362,7 +435,7 @@ impl Owner {
             seq: self.next_seq,
             // A checkpoint says all the blob would say.
             journal: if checkpoint.is_some() { Vec::new() } else { writer.take() },
-            cursors: pending.cursors,
+            cursors: pending.cursors.into_iter().map(|(key, value)| Cursor { key, value }).collect(),
             checkpoint,
         });
         self.next_seq += 1;
@@ -406,6 +479,10 @@ impl Owner {
             Ok((Ok(()), took)) => {
                 self.telemetry.store_commits.inc();
                 self.telemetry.store_commit_seconds.observe(took.as_secs_f64());
+                if commit.work.checkpoint.is_some() {
+                    self.checkpoint_every =
+                        (took * CHECKPOINT_PAUSE).clamp(CHECKPOINT_EVERY, CHECKPOINT_AT_LEAST_EVERY);
+                }
                 if self.failed.take().is_some() {
                     tracing::warn!("the store can be written again");
                 }
@@ -452,7 +529,7 @@ impl Owner {
             tree,
             aggregates: self.aggregates.clone(),
             thresholds: self.options.thresholds,
-            capabilities: Arc::new(self.options.capabilities.clone()),
+            capabilities: self.capabilities.clone(),
             pushed: self.options.pushed,
             health: self.health.clone(),
             suspended: self.suspended.clone(),
@@ -467,133 +544,6 @@ impl Owner {
         if let Some(snapshot) = self.frozen.take() {
             self.publish.send_replace(snapshot);
             self.last_publish = Some(Instant::now());
-        }
-    }
-
-    /// Once a second: what time alone changes.
-    fn tick(&mut self) {
-        let now = self.clock.now();
-        self.notice_sleep(now);
-        self.sessions.rest(now);
-        if self.failed.is_none() {
-            for event in self.own_events(now) {
-                self.take_in(event, true);
-            }
-            self.expire(now);
-        }
-        self.checkpoint_due |= self.sessions.is_dirty() && self.last_checkpoint.elapsed() >= CHECKPOINT_EVERY;
-        self.telemetry.sessions_tracked.set(i64::try_from(self.sessions.len()).unwrap_or(i64::MAX));
-        if let Some(folder) = &self.options.folder {
-            self.telemetry.store_bytes.set(i64::try_from(db::file_size(folder)).unwrap_or(i64::MAX));
-        }
-        let mut open: HashMap<&SourceId, i64> = self.options.capabilities.keys().map(|s| (s, 0)).collect();
-        for (_, facts) in self.sessions.iter() {
-            *open.entry(&facts.source).or_default() += i64::from(facts.turn.is_some());
-        }
-        for (source, turns) in open {
-            self.telemetry.source_open_turns.with_label_values(&[source.as_str()]).set(turns);
-        }
-    }
-
-    fn notice_sleep(&mut self, now: Timestamp) {
-        let (instant, wall) = self.last_tick;
-        let awake = i64::try_from(instant.elapsed().as_millis()).unwrap_or(i64::MAX);
-        if now.since(wall) - awake > SLEPT_MS {
-            let list = Arc::make_mut(&mut self.suspended);
-            list.push((wall, now.plus(-awake)));
-            let surplus = list.len().saturating_sub(MAX_SLEEPS);
-            list.drain(..surplus);
-            self.unpublished = true;
-        }
-        self.last_tick = (Instant::now(), now);
-    }
-
-    /// Conclusions that have to be counted once: calls that ended with their turn, episodes of being stalled. Their
-    /// ids name the fact that began them, so that a restart repeats none.
-    fn own_events(&mut self, now: Timestamp) -> Vec<Event> {
-        let mut events = Vec::new();
-        let mut maybe_stalled = Vec::new();
-        for (slot, facts) in self.sessions.iter() {
-            for call in &facts.open_calls {
-                let Some(at) = rollup::interrupted_at(facts, call).filter(|at| now > *at) else { continue };
-                let end = CallEnd {
-                    call: call.start.call.clone(),
-                    outcome: CallOutcome::Interrupted,
-                    exit_code: None,
-                    diff_lines: None,
-                    error: None,
-                    output: None,
-                };
-                let id = format!("interrupted:{}", call.start.call.as_str());
-                events.push(self.own_event(facts, &id, at, Fact::ToolEnded(end), now));
-            }
-            if facts.parent.is_none() && facts.turn.is_some() {
-                maybe_stalled.push(slot);
-            }
-        }
-        if maybe_stalled.is_empty() {
-            return events;
-        }
-        let sessions = self.sessions.vector();
-        let tree = self.sessions.tree(&sessions);
-        let view = Snapshot {
-            sessions,
-            tree,
-            thresholds: self.options.thresholds,
-            capabilities: Arc::new(self.options.capabilities.clone()),
-            pushed: self.options.pushed,
-            health: self.health.clone(),
-            suspended: self.suspended.clone(),
-            process_start: self.process_start,
-            ..Snapshot::default()
-        };
-        for slot in maybe_stalled {
-            let Some(rollup) = view.rollup(slot, now) else { continue };
-            let derived = view.derive(&rollup);
-            if derived.state == State::Stalled {
-                let reason = derived.reason.as_str();
-                let id = format!("stalled:{reason}:{}", derived.since.as_millis());
-                let fact = Fact::StallBegan { reason: Id::from(reason) };
-                events.push(self.own_event(rollup.root, &id, derived.since, fact, now));
-            }
-        }
-        events
-    }
-
-    fn own_event(
-        &self,
-        facts: &crate::session::Facts,
-        id: &str,
-        time: Timestamp,
-        fact: Fact,
-        now: Timestamp,
-    ) -> Event {
-        let mut event = Event::new(&facts.source, &facts.session, now, fact);
-        event.id = Some(self.reducer.event_id(&facts.source, facts.session.as_str(), id));
-        event.time = Some(time);
-        event
-    }
-
-    /// Sessions leave some days after their last event, and the oldest finished ones when there are too many.
-    fn expire(&mut self, now: Timestamp) {
-        let retention = i64::try_from(self.options.retention.as_millis()).unwrap_or(i64::MAX);
-        let old = |f: &crate::session::Facts| now.since(f.last_heard()) > retention;
-        let mut leaving: Vec<(usize, &str)> =
-            self.sessions.iter().filter(|(_, f)| old(f)).map(|(slot, _)| (slot, "expired")).collect();
-        let over = (self.sessions.len() - leaving.len()).saturating_sub(self.options.max_tracked);
-        if over > 0 {
-            let mut rest: Vec<_> = self.sessions.iter().filter(|(_, f)| !old(f)).collect();
-            rest.sort_by_key(|(_, f)| (f.turn.is_some() || !f.actions.is_empty(), f.last_heard()));
-            leaving.extend(rest.into_iter().take(over).map(|(slot, _)| (slot, "limit")));
-        }
-        for (slot, why) in leaving {
-            let from_file = self
-                .sessions
-                .facts(slot)
-                .is_some_and(|f| f.deleted_at.is_none() && self.options.file_sources.contains(&f.source));
-            self.sessions.remove(slot, from_file);
-            self.telemetry.sessions_evicted.with_label_values(&[why]).inc();
-            self.unpublished = true;
         }
     }
 }

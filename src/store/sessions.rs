@@ -6,7 +6,7 @@ use std::sync::Arc;
 use hashbrown::{Equivalent, HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Event, SessionId, SourceId, Timestamp};
+use crate::event::{Event, Fact, SessionId, SourceId, Timestamp};
 use crate::session::window::{Change, Row, Session};
 use crate::session::{Facts, snapshot::Tree};
 
@@ -34,7 +34,7 @@ impl Equivalent<Key> for KeyRef<'_> {
 /// Sessions by slot, with what changed since the last checkpoint.
 #[derive(Debug, Default)]
 pub struct Sessions {
-    slots: Vec<Option<Session>>,
+    slots: Vec<Option<Slot>>,
     free: Vec<usize>,
     index: HashMap<Key, usize>,
     tombstones: HashMap<Vec<u8>, Tombstone>,
@@ -46,6 +46,15 @@ pub struct Sessions {
     tree: Option<Arc<Tree>>,
 }
 
+#[derive(Debug)]
+struct Slot {
+    session: Session,
+    /// What this session's earlier stay in memory had seen; what is not younger was counted then.
+    floor: Option<Timestamp>,
+    /// Where the window of known ids stood when it came; 0 if that is not known.
+    since: u64,
+}
+
 /// The key of a session's row.
 pub fn row_key(source: &SourceId, session: &SessionId) -> Vec<u8> {
     [source.as_str().as_bytes(), &[0], session.as_str().as_bytes()].concat()
@@ -54,38 +63,56 @@ pub fn row_key(source: &SourceId, session: &SessionId) -> Vec<u8> {
 // === impl Sessions ===
 
 impl Sessions {
-    /// The slot of an event's session, made if it is new. `None`: the event is older than what a session that left
-    /// memory had seen.
-    pub fn slot_for(&mut self, event: &Event) -> Option<usize> {
-        if let Some((name, slot)) = &self.last
-            && Arc::ptr_eq(name, &event.session.0)
-            && self.facts(*slot).is_some_and(|f| f.source == event.source)
-        {
-            return Some(*slot);
-        }
-        let slot = match self.index.get(&KeyRef(&event.source, &event.session)) {
-            Some(slot) => *slot,
-            None => self.create(event)?,
+    /// The slot of an event's session, made if it is new. `None`: the event is older than what the session had seen
+    /// when it left memory. `since`: where the window of known ids stands.
+    pub fn slot_for(&mut self, event: &Event, since: u64) -> Option<usize> {
+        let slot = match &self.last {
+            Some((name, slot))
+                if Arc::ptr_eq(name, &event.session.0)
+                    && self.facts(*slot).is_some_and(|f| f.source == event.source) =>
+            {
+                *slot
+            }
+            _ => match self.index.get(&KeyRef(&event.source, &event.session)) {
+                Some(slot) => *slot,
+                None => self.create(event, since)?,
+            },
         };
         self.last = Some((event.session.0.clone(), slot));
-        Some(slot)
+        let floor = self.slots.get(slot)?.as_ref()?.floor;
+        let old = floor.is_some() && event.time.is_some() && event.time <= floor;
+        (!old).then_some(slot)
     }
 
-    fn create(&mut self, event: &Event) -> Option<usize> {
-        let key = row_key(&event.source, &event.session);
+    fn create(&mut self, event: &Event, since: u64) -> Option<usize> {
         let mut facts = Facts::new(event.source.clone(), event.session.clone(), event.observed);
-        if let Some(tombstone) = self.tombstones.get(&key) {
-            if event.time.is_some_and(|t| t <= tombstone.heard_until) {
-                return None;
-            }
-            facts.counted = tombstone.counted;
+        if self.tombstones.is_empty() {
+            return Some(self.put(Session::new(facts), None, since));
+        }
+        let key = row_key(&event.source, &event.session);
+        let Some(stone) = self.tombstones.get(&key).copied() else {
+            return Some(self.put(Session::new(facts), None, since));
+        };
+        if matches!(event.fact, Fact::SessionDeleted) {
+            // Its file is gone too: nothing of it will be read again.
             self.tombstones.remove(&key);
             self.changed_tombstones.insert(key);
+            return None;
         }
-        Some(self.put(Session::new(facts)))
+        // Only what is certainly new brings it back; the trace stays, for what is read again behind it.
+        if event.time.is_none_or(|t| t <= stone.heard_until) {
+            return None;
+        }
+        facts.counted = stone.counted;
+        Some(self.put(Session::new(facts), Some(stone.heard_until), 0))
     }
 
-    fn put(&mut self, session: Session) -> usize {
+    /// Where the window of known ids stood when a session came.
+    pub fn since(&self, slot: usize) -> u64 {
+        self.slots.get(slot).and_then(Option::as_ref).map_or(0, |s| s.since)
+    }
+
+    fn put(&mut self, session: Session, floor: Option<Timestamp>, since: u64) -> usize {
         let facts = session.facts();
         let key = Key(facts.source.clone(), facts.session.clone());
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -93,18 +120,18 @@ impl Sessions {
             self.slots.len() - 1
         });
         self.index.insert(key, slot);
-        self.slots[slot] = Some(session);
+        self.slots[slot] = Some(Slot { session, floor, since });
         self.tree = None;
         slot
     }
 
     /// Takes an event in.
     pub fn apply(&mut self, slot: usize, event: Event, epoch: Timestamp) -> Option<(Change, &Arc<Facts>)> {
-        let session = self.slots.get_mut(slot)?.as_mut()?;
-        let had_parent = session.facts().parent.is_some();
-        let moves_parent = event.parent.is_some();
+        let session = &mut self.slots.get_mut(slot)?.as_mut()?.session;
+        let parent = event.parent.clone();
+        let moves_parent = parent.is_some() && session.facts().parent != parent;
         let change = session.apply(event, epoch);
-        if moves_parent && !had_parent {
+        if moves_parent {
             self.tree = None;
         }
         self.dirty.insert(slot);
@@ -113,7 +140,7 @@ impl Sessions {
 
     /// The facts in a slot.
     pub fn facts(&self, slot: usize) -> Option<&Arc<Facts>> {
-        self.slots.get(slot)?.as_ref().map(Session::facts)
+        self.slots.get(slot)?.as_ref().map(|s| s.session.facts())
     }
 
     /// Number of sessions.
@@ -128,19 +155,25 @@ impl Sessions {
 
     /// All sessions with their slots.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Arc<Facts>)> {
-        self.slots.iter().enumerate().filter_map(|(i, s)| Some((i, s.as_ref()?.facts())))
+        self.slots.iter().enumerate().filter_map(|(i, s)| Some((i, s.as_ref()?.session.facts())))
     }
 
-    /// Lets silent sessions go of what they hold for corrections.
-    pub fn rest(&mut self, now: Timestamp) {
-        for session in self.slots.iter_mut().flatten() {
-            session.rest(now);
+    /// Lets silent sessions go of what they hold for corrections. Their rows are written anew, so that after a
+    /// restart a late event finds them as it would have without.
+    pub fn rest(&mut self, now: Timestamp) -> bool {
+        let mut any = false;
+        for (i, slot) in self.slots.iter_mut().enumerate() {
+            if slot.as_mut().is_some_and(|s| s.session.rest(now)) {
+                self.dirty.insert(i);
+                any = true;
+            }
         }
+        any
     }
 
     /// The vector of a snapshot.
     pub fn vector(&self) -> Vec<Option<Arc<Facts>>> {
-        self.slots.iter().map(|s| s.as_ref().map(|s| s.facts().clone())).collect()
+        self.slots.iter().map(|s| s.as_ref().map(|s| s.session.facts().clone())).collect()
     }
 
     /// The tree over that vector, built anew only when a session came, left or got a parent.
@@ -150,12 +183,14 @@ impl Sessions {
 
     /// Removes a session; `tombstone`: something of it may still be read.
     pub fn remove(&mut self, slot: usize, tombstone: bool) {
-        let Some(session) = self.slots.get_mut(slot).and_then(Option::take) else { return };
-        let facts = session.facts();
+        let Some(gone) = self.slots.get_mut(slot).and_then(Option::take) else { return };
+        let facts = gone.session.facts();
         let key = row_key(&facts.source, &facts.session);
         if tombstone {
             let stone = Tombstone { heard_until: facts.last_heard(), counted: facts.counted };
             self.tombstones.insert(key.clone(), stone);
+            self.changed_tombstones.insert(key.clone());
+        } else if self.tombstones.remove(&key).is_some() {
             self.changed_tombstones.insert(key.clone());
         }
         self.index.remove(&KeyRef(&facts.source, &facts.session));
@@ -176,7 +211,7 @@ impl Sessions {
     pub fn changes(&mut self) -> (Vec<(Vec<u8>, Option<Vec<u8>>)>, Vec<(Vec<u8>, Option<Vec<u8>>)>) {
         let mut rows: Vec<_> = std::mem::take(&mut self.removed).into_iter().map(|key| (key, None)).collect();
         for slot in std::mem::take(&mut self.dirty) {
-            let Some(session) = self.slots.get(slot).and_then(Option::as_ref) else { continue };
+            let Some(Slot { session, .. }) = self.slots.get(slot).and_then(Option::as_ref) else { continue };
             let facts = session.facts();
             let row =
                 postcard::to_allocvec(&session.row()).expect("facts are made of types that always serialise");
@@ -191,10 +226,13 @@ impl Sessions {
         (rows, stones.collect())
     }
 
-    /// Takes a stored row in; false if it cannot be read.
+    /// Takes a stored row in; false if it cannot be read. Tombstones come first.
     pub fn restore(&mut self, row: &[u8], epoch: Timestamp) -> bool {
         let Ok(row) = postcard::from_bytes::<Row>(row) else { return false };
-        self.put(Session::from_row(row, epoch));
+        let session = Session::from_row(row, epoch);
+        let key = row_key(&session.facts().source, &session.facts().session);
+        let floor = self.tombstones.get(&key).map(|t| t.heard_until);
+        self.put(session, floor, 0);
         true
     }
 
