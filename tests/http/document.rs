@@ -70,7 +70,7 @@ fn full() -> Snapshot {
 }
 
 /// Checks a value against a part of the document, which may refer to other parts.
-fn validate(document: &Value, schema: &Value, value: &Value, what: &str) {
+pub(crate) fn validate(document: &Value, schema: &Value, value: &Value, what: &str) {
     let mut root = schema.clone();
     root["components"] = document["components"].clone();
     let validator = jsonschema::validator_for(&root).unwrap();

@@ -5,5 +5,6 @@
 mod document;
 mod guarded;
 mod make;
+mod pushed;
 mod routes;
 mod socket;

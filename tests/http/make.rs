@@ -47,7 +47,7 @@ impl Story {
         event.time = Some(self.now.plus(-age));
         event.parent.clone_from(&self.parent);
         event.project = Some(Name::from("shop"));
-        self.live.apply(event);
+        self.live.apply(event, Timestamp::default());
         self
     }
 
