@@ -267,8 +267,10 @@ fn catalogue_golden() {
     let stalled = agent_session_exporter::session::Effects {
         counts: vec![(agent_session_exporter::session::Count::Stall(Reason::Silent), 1)],
         observations: Vec::new(),
+        project: Some(name("shop")),
+        root: true,
     };
-    world.aggregates.add(&SourceId::from("codex"), Some(&name("shop")), true, &stalled);
+    world.aggregates.add(&SourceId::from("codex"), &stalled);
     let (renderer, telemetry) = renderer(Options::default());
     telemetry.source_up.with_label_values(&["codex", "default"]).set(1);
     telemetry.records.with_label_values(&["codex"]).inc_by(42);

@@ -403,7 +403,7 @@ fn signals(view: &Rollup<'_>, caps: Capabilities) -> Signals {
     Signals {
         calls_since_progress: calls.then(|| view.calls_since_progress()),
         turns_since_progress: progress.then(|| view.turns_since_progress()),
-        step_entries_max: (progress && caps.has(Capability::Steps)).then(|| view.root.step_entries_max()),
+        step_entries_max: (progress && caps.has(Capability::Steps)).then(|| view.step_entries_max()),
     }
 }
 

@@ -127,6 +127,7 @@ fn whole(events: Vec<Event>) {
         retention: Duration::from_secs(86_400),
         thresholds: Thresholds::default(),
         capabilities: Default::default(),
+        pushed: Default::default(),
         expected_scans: Vec::new(),
         file_sources: Vec::new(),
         folder: Some(folder.path().to_owned()),

@@ -93,8 +93,9 @@ impl Story<'_> {
             self.world.aggregates.admit_model(name);
         }
         self.world.aggregates.project_label(facts.project.as_ref());
-        let root = facts.parent.is_none();
-        self.world.aggregates.add(&self.source, facts.project.as_ref(), root, &effects);
+        effects.project.clone_from(&facts.project);
+        effects.root = facts.parent.is_none();
+        self.world.aggregates.add(&self.source, &effects);
         self
     }
 }

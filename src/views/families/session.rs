@@ -387,7 +387,7 @@ pub static FAMILIES: &[Family] = &[
         "Most entries of one workflow step since the last factual advance.",
         |s, out| {
             if s.sees(Capability::Progress) {
-                count(s, Capability::Steps, u64::from(s.facts().step_entries_max()), out);
+                count(s, Capability::Steps, u64::from(s.rollup.step_entries_max()), out);
             }
         },
     ),
