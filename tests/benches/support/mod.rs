@@ -1,7 +1,7 @@
 //! Shared by the benches: a whole exporter in this process on loopback, a client that keeps its connection, made-up
 //! events, and tables of ratios. Nothing here asserts a time: a number stands beside its baseline of the same run.
 
-#![allow(dead_code, reason = "each bench uses its part")]
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "each bench uses its part")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
