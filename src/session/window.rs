@@ -15,6 +15,8 @@ use crate::event::{Event, Timestamp};
 const SPAN_MS: i64 = 2_000;
 /// Events held for that, at most: bounds memory and the cost of folding again.
 const MAX_HELD: usize = 256;
+/// Events behind the place from which a late one is folded in.
+const NEAR: usize = 8;
 /// After so much silence nothing is held any more.
 const IDLE_MS: i64 = 5_000;
 
@@ -24,6 +26,8 @@ pub struct Session {
     head: Arc<Facts>,
     /// Facts before `held`; `None` while nothing is held.
     base: Option<Box<Facts>>,
+    /// Facts after so many of `held`, once events came late: most are late by little, and this saves folding all.
+    near: Option<(usize, Box<Facts>)>,
     held: Vec<Held>,
 }
 
@@ -56,7 +60,7 @@ pub struct Row {
 impl Session {
     /// A session that was just heard of.
     pub fn new(facts: Facts) -> Self {
-        Self { head: Arc::new(facts), base: None, held: Vec::new() }
+        Self { head: Arc::new(facts), base: None, near: None, held: Vec::new() }
     }
 
     /// The facts, for reading and publishing.
@@ -98,6 +102,7 @@ impl Session {
         let rests = self.base.is_some() && now.since(self.head.last_heard()) > IDLE_MS;
         if rests {
             self.base = None;
+            self.near = None;
             self.held = Vec::new();
         }
         rests
@@ -126,11 +131,21 @@ impl Session {
         session
     }
 
-    /// Folds everything held again, from the base; effects from position `from` on are new.
+    /// Folds what is held again, from the newest known facts before position `from`; effects from there on are new.
     fn refold(&mut self, from: usize, epoch: Timestamp, new: &mut Effects) {
         let Some(base) = &self.base else { return };
-        let mut facts = (**base).clone();
-        for (i, held) in self.held.iter_mut().enumerate() {
+        let known = self.near.take().filter(|(n, _)| *n <= from);
+        let (start, mut facts) = match &known {
+            Some((n, near)) => (*n, (**near).clone()),
+            None => (0, (**base).clone()),
+        };
+        let keep = self.held.len().saturating_sub(NEAR);
+        let renew = known.is_none() || keep > start + 2 * NEAR;
+        self.near = known;
+        for (i, held) in self.held.iter_mut().enumerate().skip(start) {
+            if renew && i == keep {
+                self.near = Some((keep, Box::new(facts.clone())));
+            }
             let effects = fold(&mut facts, &held.event, epoch);
             if i >= from {
                 new.counts.extend(effects.counts.iter().cloned());
@@ -150,6 +165,7 @@ impl Session {
         if done == 0 || (done < MAX_HELD / 4 && self.held.len() < MAX_HELD) && done < self.held.len() / 2 {
             return;
         }
+        self.near = self.near.take().and_then(|(n, near)| Some((n.checked_sub(done)?, near)));
         if let Some(base) = &mut self.base {
             for held in self.held.drain(..done) {
                 base.apply(&held.event, &mut Effects::default());
@@ -175,4 +191,60 @@ fn fold(facts: &mut Facts, event: &Event, epoch: Timestamp) -> Effects {
 pub struct RowRef<'a> {
     facts: &'a Facts,
     held: Vec<(i64, &'a Event)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Fact, SessionId, SourceId, Trigger, TurnOutcome};
+
+    #[test]
+    fn late_events_are_put_in_their_place_however_many_there_are() {
+        let (source, session) = (SourceId::from("push"), SessionId::from("s"));
+        let event = |n: u64| {
+            let fact = match n % 4 {
+                0 => Fact::TurnStarted { trigger: Trigger::Person },
+                3 => Fact::TurnEnded {
+                    outcome: TurnOutcome::Completed,
+                    error: None,
+                    reset: None,
+                    denied: false,
+                    result_known: true,
+                },
+                _ => Fact::Error { class: crate::event::ErrorClass::Other, recoverable: n % 4 == 1 },
+            };
+            let time = Timestamp::from_millis(1_000_000 + (n as i64) * 5);
+            let mut event = Event::new(&source, &session, time, fact);
+            event.time = Some(time);
+            event.id = Some(n);
+            event
+        };
+        let epoch = Timestamp::from_millis(0);
+        let new = || Session::new(Facts::new(source.clone(), session.clone(), epoch));
+        let (mut ordered, mut late) = (new(), new());
+        let mut sums = std::collections::HashMap::<_, i64>::new();
+        for n in 0..900 {
+            ordered.apply(event(n), epoch);
+        }
+        // Blocks of 3 to 90 events in reverse: late by little and by more than is kept near.
+        let mut from = 0;
+        for block in [3, 7, 90, 2, 30].into_iter().cycle() {
+            let to = (from + block).min(900);
+            for n in (from..to).rev() {
+                let change = late.apply(event(n), epoch);
+                for (count, n) in change.new.counts {
+                    *sums.entry(count).or_default() += n as i64;
+                }
+                for (count, n) in change.old.counts {
+                    *sums.entry(count).or_default() -= n as i64;
+                }
+            }
+            from = to;
+            if from == 900 {
+                break;
+            }
+        }
+        assert_eq!(late.facts(), ordered.facts());
+        assert_eq!(sums[&super::super::Count::Turn(TurnOutcome::Completed)], 225);
+    }
 }
