@@ -16,6 +16,8 @@ use crate::event::{Event, Timestamp};
 const SPAN_MS: i64 = 2_000;
 /// Events held for that, at most: bounds memory and the cost of folding again.
 const MAX_HELD: usize = 256;
+/// Events behind the place from which a late one is folded in.
+const NEAR: usize = 8;
 /// After so much silence nothing is held any more.
 const IDLE_MS: i64 = 5_000;
 
@@ -186,4 +188,60 @@ fn fold(facts: &mut Facts, held: &Held, epoch: Timestamp, out: &mut Vec<Effects>
 pub struct RowRef<'a> {
     facts: &'a Facts,
     held: Vec<(i64, &'a Event)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Fact, SessionId, SourceId, Trigger, TurnOutcome};
+
+    #[test]
+    fn late_events_are_put_in_their_place_however_many_there_are() {
+        let (source, session) = (SourceId::from("push"), SessionId::from("s"));
+        let event = |n: u64| {
+            let fact = match n % 4 {
+                0 => Fact::TurnStarted { trigger: Trigger::Person },
+                3 => Fact::TurnEnded {
+                    outcome: TurnOutcome::Completed,
+                    error: None,
+                    reset: None,
+                    denied: false,
+                    result_known: true,
+                },
+                _ => Fact::Error { class: crate::event::ErrorClass::Other, recoverable: n % 4 == 1 },
+            };
+            let time = Timestamp::from_millis(1_000_000 + (n as i64) * 5);
+            let mut event = Event::new(&source, &session, time, fact);
+            event.time = Some(time);
+            event.id = Some(n);
+            event
+        };
+        let epoch = Timestamp::from_millis(0);
+        let new = || Session::new(Facts::new(source.clone(), session.clone(), epoch));
+        let (mut ordered, mut late) = (new(), new());
+        let mut sums = std::collections::HashMap::<_, i64>::new();
+        for n in 0..900 {
+            ordered.apply(event(n), epoch);
+        }
+        // Blocks of 3 to 90 events in reverse: late by little and by more than is kept near.
+        let mut from = 0;
+        for block in [3, 7, 90, 2, 30].into_iter().cycle() {
+            let to = (from + block).min(900);
+            for n in (from..to).rev() {
+                let change = late.apply(event(n), epoch);
+                for (count, n) in change.new.counts {
+                    *sums.entry(count).or_default() += n as i64;
+                }
+                for (count, n) in change.old.counts {
+                    *sums.entry(count).or_default() -= n as i64;
+                }
+            }
+            from = to;
+            if from == 900 {
+                break;
+            }
+        }
+        assert_eq!(late.facts(), ordered.facts());
+        assert_eq!(sums[&super::super::Count::Turn(TurnOutcome::Completed)], 225);
+    }
 }

@@ -25,8 +25,10 @@ const BATCH: u64 = 1_000;
 const SESSIONS: u64 = 100;
 
 fn fact(n: u64) -> Fact {
-    let call = Id::from(format!("call{}", n / 10).as_str());
-    match n / SESSIONS % 10 {
+    // Two calls in each ten events of a session, each of which ends with the event behind it.
+    let round = n / SESSIONS;
+    let call = Id::from(format!("call{}", round / 10 * 2 + u64::from(round % 10 > 3)).as_str());
+    match round % 10 {
         0 => Fact::TurnStarted { trigger: Trigger::Person },
         1 | 4 => Fact::ToolStarted(CallStart {
             call,
