@@ -169,9 +169,9 @@ fn other_machines_are_served_only_when_allowed() {
 }
 
 #[test]
-fn protection_that_cannot_be_given_is_refused() {
-    let text = Config::load(&inputs(&[("web.config.file", "web.yml")], &[])).unwrap_err().to_string();
-    assert!(text.contains("web.config_file: TLS"), "{text}");
+fn a_web_configuration_takes_the_place_of_leave() {
+    let flags = [("web.listen-address", "0.0.0.0:10077"), ("web.config.file", "web.yml")];
+    assert!(Config::load(&inputs(&flags, &[])).is_ok());
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use agent_session_exporter::docs;
+use agent_session_exporter::{app, docs};
 
 fn fresh(name: &str, wanted: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
@@ -24,4 +24,9 @@ fn the_example_configuration_is_fresh() {
 fn the_blocks_of_the_readme_are_fresh() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
     fresh("README.md", &docs::readme(&std::fs::read_to_string(path).unwrap()).unwrap());
+}
+
+#[test]
+fn the_catalogue_of_metrics_is_fresh() {
+    fresh("METRICS.md", &docs::metrics(&app::families()));
 }

@@ -60,7 +60,8 @@ fn rollouts(home: &Path) -> Vec<Growing> {
     let folder = home.join(".codex/sessions/2026/11/29");
     fs::create_dir_all(&folder).unwrap();
     let growing = RECORDINGS.iter().enumerate().map(|(i, name)| {
-        let path = folder.join(format!("rollout-2026-11-29T15-00-00-0000000{i}-0000-7000-8000-000000000000.jsonl"));
+        let path =
+            folder.join(format!("rollout-2026-11-29T15-00-00-0000000{i}-0000-7000-8000-000000000000.jsonl"));
         Growing { path, bytes: fixture(name), written: 0 }
     });
     growing.collect()
@@ -183,6 +184,7 @@ fn a_killed_exporter_knows_what_an_uninterrupted_one_knows() {
         assert_eq!(a, b);
     }
     assert_eq!(counters(&interrupted), counters(&uninterrupted));
-    let calls: u64 = ours.iter().filter(|s| s["source"] == "mine").map(|s| s["calls"]["total"].as_u64().unwrap()).sum();
+    let calls: u64 =
+        ours.iter().filter(|s| s["source"] == "mine").map(|s| s["calls"]["total"].as_u64().unwrap()).sum();
     assert_eq!(calls, ((acknowledged + 1) * BATCH / 4) as u64, "each acknowledged call is in, none twice");
 }

@@ -15,12 +15,57 @@ const MARKER: &str = "LEAKMARKERq7x";
 
 /// Keys whose values are structure, ids or names that may be shown; everything else is content.
 const STRUCTURE: &[&str] = &[
-    "type", "id", "ids", "timestamp", "status", "role", "name", "namespace", "call_id", "turn_id", "root_turn_id", "session_id",
-    "thread_id", "parent_thread_id", "parent_turn_id", "forked_from_id", "response_id", "cli_version", "originator", "source",
-    "thread_source", "model", "model_provider", "model_provider_id", "approval_policy", "approvals_reviewer", "mode", "history_mode",
-    "sandbox_permissions", "codex_error_info", "reason", "turn_trigger", "plan_type", "limit_id", "record_type", "server", "tool",
-    "requested_approvals_reviewer", "sender_thread_id", "new_thread_id", "receiver_thread_id", "thread_spawn", "encrypted_content_kind",
-    "collaboration_mode_kind", "process_id", "item_id", "kind", "agent_role", "goalId", "threadId", "shell",
+    "type",
+    "id",
+    "ids",
+    "timestamp",
+    "status",
+    "role",
+    "name",
+    "namespace",
+    "call_id",
+    "turn_id",
+    "root_turn_id",
+    "session_id",
+    "thread_id",
+    "parent_thread_id",
+    "parent_turn_id",
+    "forked_from_id",
+    "response_id",
+    "cli_version",
+    "originator",
+    "source",
+    "thread_source",
+    "model",
+    "model_provider",
+    "model_provider_id",
+    "approval_policy",
+    "approvals_reviewer",
+    "mode",
+    "history_mode",
+    "sandbox_permissions",
+    "codex_error_info",
+    "reason",
+    "turn_trigger",
+    "plan_type",
+    "limit_id",
+    "record_type",
+    "server",
+    "tool",
+    "requested_approvals_reviewer",
+    "sender_thread_id",
+    "new_thread_id",
+    "receiver_thread_id",
+    "thread_spawn",
+    "encrypted_content_kind",
+    "collaboration_mode_kind",
+    "process_id",
+    "item_id",
+    "kind",
+    "agent_role",
+    "goalId",
+    "threadId",
+    "shell",
 ];
 
 /// Plants the marker in every content string, leaving the beginning of each, which decides what it is.
@@ -82,8 +127,18 @@ fn pushed() -> String {
     let kinds = [
         ("session.started", format!(r#"{{"agent":"a","prompt":"{MARKER}"}}"#)),
         ("user.prompt", format!(r#"{{"text":"{MARKER}"}}"#)),
-        ("tool.started", format!(r#"{{"callId":"c1","tool":"bash","target":"{MARKER}","args":{{"command":"echo {MARKER}","x":["{MARKER}"]}}}}"#)),
-        ("tool.ended", format!(r#"{{"callId":"c1","outcome":"error","error":"{MARKER}","outputDigest":"{MARKER}","output":"{MARKER}"}}"#)),
+        (
+            "tool.started",
+            format!(
+                r#"{{"callId":"c1","tool":"bash","target":"{MARKER}","args":{{"command":"echo {MARKER}","x":["{MARKER}"]}}}}"#
+            ),
+        ),
+        (
+            "tool.ended",
+            format!(
+                r#"{{"callId":"c1","outcome":"error","error":"{MARKER}","outputDigest":"{MARKER}","output":"{MARKER}"}}"#
+            ),
+        ),
         ("error", format!(r#"{{"errorClass":"server","message":"{MARKER}"}}"#)),
         ("progress", format!(r#"{{"kind":"file_modified","evidence":"declared","path":"/x/{MARKER}/y"}}"#)),
         ("user.action_required", format!(r#"{{"actionId":"a1","kind":"question","question":"{MARKER}"}}"#)),
@@ -123,10 +178,13 @@ fn content_never_leaves() {
     assert_eq!(exporter.push(&pushed()).unwrap().status, 202);
     wait_until("all recordings show", || exporter.sessions().len() > 60);
 
-    for path in ["/metrics", "/", "/api/v1/openapi.json", "/api/v1/schema/event.json", "/api/v1/schema/status.json"] {
+    for path in
+        ["/metrics", "/", "/api/v1/openapi.json", "/api/v1/schema/event.json", "/api/v1/schema/status.json"]
+    {
         assert_clean(path, &exporter.get(path).body);
     }
-    let openmetrics = exporter.get_as("/metrics", &[("accept", "application/openmetrics-text; version=1.0.0")]);
+    let openmetrics =
+        exporter.get_as("/metrics", &[("accept", "application/openmetrics-text; version=1.0.0")]);
     assert_clean("openmetrics", &openmetrics.body);
     for session in exporter.sessions() {
         let id = session["sessionId"].as_str().unwrap();
@@ -136,16 +194,27 @@ fn content_never_leaves() {
     }
     let bad = [
         format!("{{\"a\": {MARKER}"),
-        format!(r#"{{"source":"mine","sessionId":"s","type":"tool.ended","data":{{"outcome":"{MARKER}","callId":"z"}}}}"#),
+        format!(
+            r#"{{"source":"mine","sessionId":"s","type":"tool.ended","data":{{"outcome":"{MARKER}","callId":"z"}}}}"#
+        ),
         format!(r#"{{"source":"{MARKER}!","sessionId":"s","type":"activity","data":{{}}}}"#),
         format!(r#"{{"source":"mine","sessionId":"s","time":"{MARKER}","type":"activity","data":{{}}}}"#),
     ];
     for line in &bad {
         assert_clean("push error", &exporter.push(line).unwrap().body);
-        let json = common::request(&exporter.address, "POST", "/api/v1/events", &[("content-type", "application/json")], line.as_bytes());
+        let json = common::request(
+            &exporter.address,
+            "POST",
+            "/api/v1/events",
+            &[("content-type", "application/json")],
+            line.as_bytes(),
+        );
         assert_clean("push error", &json.unwrap().body);
     }
-    assert_clean("unknown session", &exporter.get(&format!("/api/v1/sessions/mine/{}/status", "nobody")).body);
+    assert_clean(
+        "unknown session",
+        &exporter.get(&format!("/api/v1/sessions/mine/{}/status", "nobody")).body,
+    );
     let (_, ended_well) = exporter.terminate();
     assert!(ended_well);
     for entry in fs::read_dir(&state).unwrap() {

@@ -520,7 +520,7 @@ fn labels_are_those_of_the_table() {
 
 #[test]
 fn the_documentation_lists_every_metric_and_no_other() {
-    let text = families::metrics_markdown();
+    let text = agent_session_exporter::docs::metrics(&agent_session_exporter::app::families());
     let documented: BTreeSet<String> =
         text.lines().filter_map(|l| Some(l.strip_prefix("| `")?.split_once('`')?.0.to_owned())).collect();
     let telemetry = Telemetry::new();

@@ -12,7 +12,11 @@ use crate::sources::{LIST, SourceDef};
 /// None of its own; the signature is that of every command.
 pub fn check(config: Config) -> anyhow::Result<String> {
     let mut out = String::from("configuration: ok\n");
-    out.push_str(&format!("state folder: {} ({})\n", config.state_dir.display(), presence(&config.state_dir)));
+    out.push_str(&format!(
+        "state folder: {} ({})\n",
+        config.state_dir.display(),
+        presence(&config.state_dir)
+    ));
     for address in &config.web.listen_address {
         out.push_str(&format!("listens on: {address}\n"));
     }

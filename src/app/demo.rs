@@ -60,7 +60,12 @@ const SCENES: &[Scene] = &[
     Scene { shows: "blocked", text: recording!("usage_limit"), lines: ALL, place: Place::Past(300) },
     Scene { shows: "completed", text: recording!("edit_ok"), lines: ALL, place: Place::Past(60) },
     Scene { shows: "failed", text: recording!("err_401"), lines: ALL, place: Place::Past(90) },
-    Scene { shows: "failed (process_gone)", text: recording!("kill9_in_command"), lines: ALL, place: Place::Killed(150) },
+    Scene {
+        shows: "failed (process_gone)",
+        text: recording!("kill9_in_command"),
+        lines: ALL,
+        place: Place::Killed(150),
+    },
     Scene { shows: "cancelled", text: recording!("sigint_in_command"), lines: ALL, place: Place::Past(200) },
     Scene { shows: "unknown", text: recording!("old_0.47.0_ok"), lines: ALL, place: Place::Past(900) },
     Scene { shows: "queued", text: recording!("as_idle_kill9"), lines: 1, place: Place::Past(5) },
@@ -154,7 +159,8 @@ mod tests {
                 list.retain(|e| e.time <= Some(now));
                 list.sort_by_key(|e| e.time);
                 let first = list.first().unwrap();
-                let mut session = Session::new(Facts::new(first.source.clone(), first.session.clone(), start));
+                let mut session =
+                    Session::new(Facts::new(first.source.clone(), first.session.clone(), start));
                 for event in list {
                     session.apply(event, start);
                 }

@@ -25,7 +25,7 @@ use crate::config::Config;
 use crate::docs::FamilyDoc;
 use crate::event;
 use crate::event::reduce::Runners;
-use crate::event::{Batch, Reducer, SourceId};
+use crate::event::{Batch, Name, Reducer, SourceId};
 use crate::session::Thresholds;
 use crate::sources;
 use crate::sources::{LIST, SourceDef, push};
@@ -35,7 +35,7 @@ use crate::telemetry::Telemetry;
 use crate::views::families::{self, Family};
 use crate::views::guard::{AllowedHosts, guard};
 use crate::views::http::{self, Api, RenderMetrics};
-use crate::views::prometheus::{self, Format, Renderer};
+use crate::views::prometheus::{self as exposition, Format, Renderer};
 use crate::views::selection::{self, SeriesMode};
 use crate::views::serve as web;
 use crate::views::webconfig::WebConfig;
@@ -117,7 +117,8 @@ fn file_sources(config: &Config) -> Vec<&'static SourceDef> {
 
 fn open_store(config: &Config) -> anyhow::Result<(store::Opened, Arc<Reducer>)> {
     let folder = &config.state_dir;
-    let key = store::db::prepare_folder(folder).with_context(|| format!("state folder {}", folder.display()))?;
+    let key =
+        store::db::prepare_folder(folder).with_context(|| format!("state folder {}", folder.display()))?;
     let reducer = Arc::new(Reducer::new(key, runners(config)));
     let now = Clock::system().now();
     let opened = store::db::open_folder(folder, key_check(&reducer), now)
@@ -176,6 +177,11 @@ fn router(config: &Config, core: &Core, listeners: &Listeners) -> anyhow::Result
     };
     let mut router = http::router(api);
     if config.push.enabled {
+        // Both would have to stand in one Authorization header.
+        anyhow::ensure!(
+            config.push.token_file.is_none() || !listeners.web.asks_for_users(),
+            "push.token_file and basic_auth_users exclude each other: a request can only carry one of them"
+        );
         router = router.merge(push::router(push_source(config, core)?));
     }
     Ok(guard(router, hosts))
@@ -183,7 +189,8 @@ fn router(config: &Config, core: &Core, listeners: &Listeners) -> anyhow::Result
 
 fn push_source(config: &Config, core: &Core) -> anyhow::Result<push::Push> {
     let token = config.push.token_file.as_deref().map(|path| {
-        let token = std::fs::read_to_string(path).with_context(|| format!("push.token_file {}", path.display()))?;
+        let token =
+            std::fs::read_to_string(path).with_context(|| format!("push.token_file {}", path.display()))?;
         anyhow::ensure!(!token.trim().is_empty(), "push.token_file {} is empty", path.display());
         Ok(token.trim().to_owned())
     });
@@ -193,12 +200,19 @@ fn push_source(config: &Config, core: &Core) -> anyhow::Result<push::Push> {
         max_body: config.push.max_body_bytes,
         ..push::Options::default()
     };
-    Ok(push::Push::new(core.store.live.clone(), core.reducer.clone(), core.telemetry.clone(), core.clock, options))
+    Ok(push::Push::new(
+        core.store.live.clone(),
+        core.reducer.clone(),
+        core.telemetry.clone(),
+        core.clock,
+        options,
+    ))
 }
 
 fn renderer(config: &Config, core: &Core) -> Renderer {
     let mode = SeriesMode::parse(config.series.as_str()).unwrap_or_default();
-    let options = selection::Options { mode, max_sessions: config.max_sessions, ..selection::Options::default() };
+    let options =
+        selection::Options { mode, max_sessions: config.max_sessions, ..selection::Options::default() };
     Renderer::new(options, core.telemetry.clone())
 }
 
@@ -210,9 +224,9 @@ fn metrics(config: &Config, core: &Core) -> RenderMetrics {
         let body = renderer.render(snapshot, now, format);
         let content_type = (header::CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
         let vary = (header::VARY, HeaderValue::from_static("accept, accept-encoding"));
-        if prometheus::accepts_gzip(text(header::ACCEPT_ENCODING)) {
+        if exposition::accepts_gzip(text(header::ACCEPT_ENCODING)) {
             let encoding = (header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-            ([content_type, vary, encoding], prometheus::gzip(&body)).into_response()
+            ([content_type, vary, encoding], exposition::gzip(&body)).into_response()
         } else {
             ([content_type, vary], body).into_response()
         }
@@ -267,7 +281,8 @@ impl Core {
 
     fn start_in_memory(config: &Config, scanning: &[&SourceDef]) -> anyhow::Result<Self> {
         let reducer = Arc::new(Reducer::new([0; 16], runners(config)));
-        let backend: store::Backend = Arc::new(|| Ok(Box::new(redb::backends::InMemoryBackend::new()) as Box<_>));
+        let backend: store::Backend =
+            Arc::new(|| Ok(Box::new(redb::backends::InMemoryBackend::new()) as Box<_>));
         let opened = store::db::open(&backend, key_check(&reducer), Clock::system().now())?;
         let opened = opened.map_err(|_| anyhow::anyhow!("an empty store cannot be read"))?;
         Self::start_with(config, opened, reducer, scanning, None)
@@ -300,6 +315,7 @@ impl Core {
             pushed: push::DEF.capabilities,
             expected_scans: names(scanning),
             file_sources: names(scanning),
+            read_only_agents: config.read_only_agents.iter().map(|a| Name::from(a.as_str())).collect(),
             folder,
         };
         let store = store::spawn(opened, options, clock, reducer.clone(), telemetry.clone())?;

@@ -360,18 +360,15 @@ impl Loader<'_> {
         {
             self.problem("web.telemetry_path", "expected a path as \"/metrics\", outside /api/ and /-/");
         }
-        if web.config_file.is_some() {
-            // Ignoring it would serve in the clear what was meant to be protected.
-            self.problem(
-                "web.config_file",
-                "TLS and passwords are not served by this version; put a reverse proxy that has them before it",
-            );
-        }
-        for address in web.listen_address.iter().filter(|a| !a.ip().is_loopback() && !web.allow_remote) {
+        for address in web
+            .listen_address
+            .iter()
+            .filter(|a| !a.ip().is_loopback() && !web.allow_remote && web.config_file.is_none())
+        {
             self.problem(
                 "web.listen_address",
                 format!(
-                    "other machines can reach {address}; this needs web.allow_remote (--web.allow-remote)"
+                    "other machines can reach {address}; this needs --web.config.file with TLS or users, or --web.allow-remote"
                 ),
             );
         }

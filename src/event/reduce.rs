@@ -1,6 +1,6 @@
 //! Reduction on arrival: what may not leave becomes a keyed hash or a class before it is an [`Event`](super::Event).
 
-use std::hash::Hasher as _;
+use std::hash::{Hash, Hasher as _};
 
 use siphasher::sip::SipHasher13;
 
@@ -28,6 +28,13 @@ pub struct Runners {
 pub struct Reducer {
     key: (u64, u64),
     runners: Runners,
+}
+
+/// Unkeyed hash that stays the same over builds, for remembering ids that may be shown anyway.
+pub fn stable_hash(value: impl Hash) -> u64 {
+    let mut hasher = SipHasher13::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
 // === impl Runners ===

@@ -4,20 +4,22 @@
 //!
 //! Rank of evidence: progress moves both clocks, work activity `last_activity`, everything `last_seen`.
 
+mod work;
+
 use std::collections::VecDeque;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::Hash;
 
 use super::counts::{Count, Effects, Observation, TokenKind};
 use super::facts::{
-    Action, Blocked, CommandMemory, Facts, MAX_ACTIONS, MAX_DONE, MAX_OPEN_CALLS, MAX_REMEMBERED,
-    MAX_RESPONSES, MAX_STARTS, MAX_TURNS, NativeStuck, OpenCall, OpenStep, ProgressCount, ProgressFact,
-    RECENT_PROGRESS, RunEnd, Stop, Turn, TurnEnd,
+    Action, Blocked, Facts, MAX_ACTIONS, MAX_DONE, MAX_REMEMBERED, MAX_RESPONSES, MAX_TURNS, NativeStuck,
+    OpenStep, RunEnd, Stop, Turn, TurnEnd,
 };
 use super::state::Reason;
+use crate::event::reduce::stable_hash;
 use crate::event::{
-    ActivityClass, BlockReason, CallEnd, CallOutcome, CallStart, Certainty, Commands, EndOutcome, Event,
-    Evidence, Fact, Id, Name, ProgressKind, Requester, Resolution, SessionInfo, Step, StepKind, StepOutcome,
-    Tally, Timestamp, ToolClass, Trigger, TurnOutcome, Usage, Writer,
+    ActivityClass, BlockReason, Certainty, EndOutcome, Event, Evidence, Fact, Id, Name, ProgressKind,
+    Requester, Resolution, SessionInfo, Step, StepKind, StepOutcome, Tally, Timestamp, Trigger, TurnOutcome,
+    Usage, Writer,
 };
 
 /// Tool name of a call whose start was never seen.
@@ -28,9 +30,7 @@ const MAX_DELAY_MS: u64 = 366 * 24 * 3_600_000;
 
 /// Unkeyed hash of something that may be shown; only to remember it in eight bytes.
 pub(super) fn short(value: impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    value.hash(&mut hasher);
-    hasher.finish()
+    stable_hash(value)
 }
 
 /// Remembers a key; false if it was known.
@@ -510,258 +510,6 @@ impl Facts {
         settle(&mut self.criteria, &mut self.criteria_as_of, &items, t);
         if risen > 0 {
             self.progress(ProgressKind::CriterionPassed, Evidence::Structured, risen, true, t, out);
-        }
-    }
-
-    fn call_started(
-        &mut self,
-        start: &CallStart,
-        request: Option<&Id>,
-        t: Option<Timestamp>,
-        out: &mut Effects,
-    ) {
-        let key = short(&start.call);
-        if self.memory.ended_calls.contains(&key)
-            || self.open_calls.iter().any(|c| c.start.call == start.call)
-        {
-            return;
-        }
-        self.start_of_work(t, out);
-        // The call a dialog was about runs: the dialog is over, whoever answered it.
-        self.close_actions_of(&start.call, Resolution::Approved, t, out);
-        if !start.nested {
-            self.calls.total += 1;
-            if t.is_none() || t > self.last_progress.max(self.last_prompt) {
-                self.starts.push(t, MAX_STARTS);
-            }
-        }
-        if self.open_calls.len() < MAX_OPEN_CALLS {
-            let request =
-                request.cloned().or_else(|| self.turn.as_ref().and_then(|turn| turn.request.clone()));
-            self.open_calls.push(OpenCall { start: start.clone(), since: t, request });
-        }
-    }
-
-    fn call_ended(&mut self, end: &CallEnd, t: Option<Timestamp>, out: &mut Effects) {
-        let key = short(&end.call);
-        if !remember(&mut self.memory.ended_calls, key, MAX_REMEMBERED) {
-            return;
-        }
-        // That a call was cut off is no sign of life; the store says so on behalf of calls nobody ended.
-        if end.outcome != CallOutcome::Interrupted {
-            self.work(t, out);
-        }
-        self.close_actions_of(&end.call, Resolution::Answered, t, out);
-        let open =
-            self.open_calls.iter().position(|c| c.start.call == end.call).map(|i| self.open_calls.remove(i));
-        let nested = open.as_ref().is_some_and(|c| c.start.nested);
-        let failed = matches!(end.outcome, CallOutcome::Error | CallOutcome::Denied)
-            || end.exit_code.is_some_and(|c| c != 0);
-        if !nested {
-            if open.is_none() {
-                self.calls.total += 1;
-            }
-            if failed {
-                self.calls.failed += 1;
-            }
-            let tool = open.as_ref().map_or_else(|| Name::from(UNSEEN_TOOL), |c| c.start.tool.clone());
-            let outcome =
-                if failed && end.outcome == CallOutcome::Ok { CallOutcome::Error } else { end.outcome };
-            out.one(Count::ToolCall(tool, outcome));
-        }
-        let class = open.as_ref().map_or(ToolClass::Other, |c| c.start.class);
-        out.measure(Observation::Call(class), open.as_ref().and_then(|c| c.since), t);
-        self.credit_call(open.as_ref(), end, failed, t, out);
-    }
-
-    /// The facts of progress a call's end is evidence for; a call that is none of them counts as activity.
-    fn credit_call(
-        &mut self,
-        open: Option<&OpenCall>,
-        end: &CallEnd,
-        failed: bool,
-        t: Option<Timestamp>,
-        out: &mut Effects,
-    ) {
-        let commands = open.map_or(Commands::default(), |c| c.start.commands);
-        let command_key = open.and_then(|c| c.start.key).unwrap_or_else(|| short(&end.call));
-        let class = open.map_or(ToolClass::Other, |c| c.start.class);
-        let mut credited = false;
-        if end.outcome == CallOutcome::Ok && end.diff_lines.is_some_and(|n| n > 0) {
-            let fresh = self.credit_once(&end.call, ProgressKind::FileModified);
-            if fresh {
-                self.progress(ProgressKind::FileModified, Evidence::Structured, 1, true, t, out);
-            }
-            credited = true;
-        }
-        let ran = matches!(end.outcome, CallOutcome::Ok | CallOutcome::Error);
-        if let Some(code) = end.exit_code.filter(|_| ran) {
-            let passed = code == 0 && end.outcome == CallOutcome::Ok;
-            if commands.has(Commands::COMMIT) && passed {
-                if self.credit_once(&end.call, ProgressKind::CommitCreated) {
-                    self.progress(ProgressKind::CommitCreated, Evidence::ExitCode, 1, true, t, out);
-                }
-                credited = true;
-            }
-            let pairs = [
-                (Commands::TEST, ProgressKind::TestPassed, ProgressKind::TestFailed),
-                (Commands::BUILD, ProgressKind::BuildSucceeded, ProgressKind::BuildFailed),
-            ];
-            for (bit, pass, fail) in pairs {
-                if commands.has(bit) {
-                    let kind = if passed { pass } else { fail };
-                    if self.credit_once(&end.call, kind) {
-                        self.command_result(command_key, kind, passed, Evidence::ExitCode, t, out);
-                    }
-                    credited = true;
-                }
-            }
-        }
-        if !credited {
-            let kind = match class {
-                _ if failed => ProgressKind::ErrorOccurred,
-                ToolClass::Read | ToolClass::Search => ProgressKind::FileRead,
-                _ => ProgressKind::ToolCall,
-            };
-            // Something else may have declared the same for this call already.
-            if !self.memory.credited.contains(&short((&end.call, kind))) {
-                self.progress(kind, Evidence::Structured, 1, false, t, out);
-            }
-        }
-    }
-
-    /// Whether a call may still be credited with a fact of this kind.
-    fn credit_once(&mut self, call: &Id, kind: ProgressKind) -> bool {
-        remember(&mut self.memory.credited, short((call, kind)), MAX_REMEMBERED)
-    }
-
-    /// A test or build: a pass is an advance only where it is news.
-    fn command_result(
-        &mut self,
-        key: u64,
-        kind: ProgressKind,
-        passed: bool,
-        evidence: Evidence,
-        t: Option<Timestamp>,
-        out: &mut Effects,
-    ) {
-        let known = self.memory.commands.iter().position(|c| c.key == key);
-        let mut entry = known.and_then(|i| self.memory.commands.remove(i)).unwrap_or(CommandMemory {
-            key,
-            passed: None,
-            failing: false,
-        });
-        let landed_since = self.last_landing > entry.passed;
-        let news = passed && (known.is_none() || entry.failing || landed_since);
-        entry.failing = !passed;
-        if passed {
-            entry.passed = entry.passed.max(t);
-        }
-        if self.memory.commands.len() >= MAX_DONE {
-            self.memory.commands.pop_front();
-        }
-        self.memory.commands.push_back(entry);
-        self.progress(kind, evidence, 1, news, t, out);
-    }
-
-    fn declared_progress(
-        &mut self,
-        kind: ProgressKind,
-        evidence: Evidence,
-        call: Option<&Id>,
-        subject: Option<u64>,
-        t: Option<Timestamp>,
-        out: &mut Effects,
-    ) {
-        if let Some(call) = call {
-            let told_by_its_end =
-                matches!(kind, ProgressKind::ToolCall | ProgressKind::FileRead | ProgressKind::ErrorOccurred)
-                    && self.memory.ended_calls.contains(&short(call));
-            if told_by_its_end || !self.credit_once(call, kind) {
-                return;
-            }
-        }
-        self.work(t, out);
-        match kind {
-            ProgressKind::TestPassed | ProgressKind::BuildSucceeded => {
-                self.command_result(subject.unwrap_or(kind as u64), kind, true, evidence, t, out);
-            }
-            ProgressKind::TestFailed => {
-                let key = subject.unwrap_or(ProgressKind::TestPassed as u64);
-                self.command_result(key, kind, false, evidence, t, out);
-            }
-            ProgressKind::BuildFailed => {
-                let key = subject.unwrap_or(ProgressKind::BuildSucceeded as u64);
-                self.command_result(key, kind, false, evidence, t, out);
-            }
-            _ => {
-                let fresh =
-                    subject.is_none_or(|s| remember(&mut self.memory.done, short((kind, s)), MAX_DONE));
-                self.progress(kind, evidence, 1, fresh && kind.can_be_high(), t, out);
-            }
-        }
-    }
-
-    fn verification(&mut self, passed: bool, call: Option<&Id>, t: Option<Timestamp>, out: &mut Effects) {
-        let kind = ProgressKind::VerificationPassed;
-        if let Some(call) = call
-            && !self.credit_once(call, kind)
-        {
-            return;
-        }
-        self.work(t, out);
-        out.one(Count::Verification(passed));
-        if passed {
-            let failed_since = self.verification_failed_at > self.verification_passed_at;
-            let news = self.verification_passed_at.is_none()
-                || failed_since
-                || self.last_landing > self.verification_passed_at;
-            later(&mut self.verification_passed_at, t);
-            self.progress(kind, Evidence::Declared, 1, news, t, out);
-        } else {
-            later(&mut self.verification_failed_at, t);
-        }
-    }
-
-    /// Counts `n` facts of a kind; of high value they also are a landing.
-    fn progress(
-        &mut self,
-        kind: ProgressKind,
-        evidence: Evidence,
-        n: u32,
-        high: bool,
-        t: Option<Timestamp>,
-        out: &mut Effects,
-    ) {
-        out.add(Count::Progress(kind, high), u64::from(n));
-        let entry = match self.progress.iter().position(|p| p.kind == kind) {
-            Some(i) => &mut self.progress[i],
-            None => {
-                let at = self.progress.partition_point(|p| p.kind < kind);
-                self.progress.insert(at, ProgressCount { kind, high: 0, low: 0 });
-                &mut self.progress[at]
-            }
-        };
-        if high {
-            entry.high += u64::from(n);
-        } else {
-            entry.low += u64::from(n);
-            return;
-        }
-        self.begin(t, out);
-        self.machine_turns.clear_until(t);
-        self.step_entries.retain(|(_, entered)| t.is_some() && *entered > t);
-        self.starts.clear_until(t);
-        let Some(time) = t else { return };
-        later(&mut self.last_activity, t);
-        later(&mut self.last_progress, t);
-        if !matches!(kind, ProgressKind::TestPassed | ProgressKind::BuildSucceeded) {
-            later(&mut self.last_landing, t);
-        }
-        let at = self.recent_progress.partition_point(|p| p.time <= time);
-        self.recent_progress.insert(at, ProgressFact { time, kind, evidence });
-        if self.recent_progress.len() > RECENT_PROGRESS {
-            self.recent_progress.pop_front();
         }
     }
 

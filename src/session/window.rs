@@ -16,8 +16,6 @@ use crate::event::{Event, Timestamp};
 const SPAN_MS: i64 = 2_000;
 /// Events held for that, at most: bounds memory and the cost of folding again.
 const MAX_HELD: usize = 256;
-/// Events behind the place from which a late one is folded in.
-const NEAR: usize = 8;
 /// After so much silence nothing is held any more.
 const IDLE_MS: i64 = 5_000;
 
@@ -229,10 +227,10 @@ mod tests {
             let to = (from + block).min(900);
             for n in (from..to).rev() {
                 let change = late.apply(event(n), epoch);
-                for (count, n) in change.new.counts {
+                for (count, n) in change.new.into_iter().flat_map(|e| e.counts) {
                     *sums.entry(count).or_default() += n as i64;
                 }
-                for (count, n) in change.old.counts {
+                for (count, n) in change.old.into_iter().flat_map(|e| e.counts) {
                     *sums.entry(count).or_default() -= n as i64;
                 }
             }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use redb::backends::FileBackend;
+use redb::backends::{FileBackend, InMemoryBackend};
 use redb::{
     Database, DatabaseError, ReadableDatabase as _, ReadableTable as _, StorageBackend, TableDefinition,
 };
@@ -226,6 +226,11 @@ fn make_key(folder: &Path, path: &Path, replace: bool) -> io::Result<()> {
 /// Makes names in a folder durable: a file whose name is lost is lost.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     fs::File::open(folder)?.sync_all()
+}
+
+/// A store that ends with the process.
+pub fn memory_backend() -> Backend {
+    Arc::new(|| Ok(Box::new(InMemoryBackend::new()) as Box<dyn StorageBackend>))
 }
 
 /// The state file of a folder as a backend.

@@ -23,7 +23,7 @@ use super::journal;
 use super::sessions::Sessions;
 use crate::clock::Clock;
 use crate::event::{
-    Batch, Capabilities, Cursor, Event, Fact, Receipt, Reducer, Refused, Reply, SourceHealth, SourceId,
+    Batch, Capabilities, Cursor, Event, Fact, Name, Receipt, Reducer, Refused, Reply, SourceHealth, SourceId,
     Timestamp,
 };
 use crate::session::snapshot::Snapshot;
@@ -66,6 +66,8 @@ pub struct Options {
     pub expected_scans: Vec<SourceId>,
     /// Sources that read files, of whose sessions a trace is kept when they leave memory.
     pub file_sources: Vec<SourceId>,
+    /// Agents that are not expected to change anything, where their source does not say.
+    pub read_only_agents: Vec<Name>,
     /// The state folder, for its size; none with a backend of a test.
     pub folder: Option<PathBuf>,
 }
@@ -366,6 +368,22 @@ impl Owner {
         }
     }
 
+    /// Agents that only plan or explore are not expected to land anything, whether their source says so or not.
+    fn add_read_only(&self, fact: &mut Fact) {
+        let (Fact::SessionQueued(info)
+        | Fact::SessionStarted(info)
+        | Fact::SessionResumed(info)
+        | Fact::SessionUpdated(info)) = fact
+        else {
+            return;
+        };
+        if info.read_only.is_none()
+            && info.agent.as_ref().is_some_and(|a| self.options.read_only_agents.contains(a))
+        {
+            info.read_only = Some(true);
+        }
+    }
+
     /// Takes one event in; false if it was known. `fresh`: it still has to be written to the journal.
     fn take_in(&mut self, mut event: Event, fresh: bool) -> bool {
         if event.time.is_some_and(|t| t.since(event.observed) > MAX_AHEAD_MS) {
@@ -388,6 +406,7 @@ impl Owner {
             return false;
         }
         if fresh {
+            self.add_read_only(&mut event.fact);
             self.pending.journal.push(slot, &event);
             let observed = event.observed;
             self.pending.oldest = Some(self.pending.oldest.map_or(observed, |o| o.min(observed)));

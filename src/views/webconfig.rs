@@ -152,6 +152,11 @@ impl WebConfig {
         self.tls.is_some() || self.users.is_some()
     }
 
+    /// Whether it asks for user and password.
+    pub fn asks_for_users(&self) -> bool {
+        self.users.is_some()
+    }
+
     /// Whether TLS is spoken.
     pub fn https(&self) -> bool {
         self.tls.is_some()

@@ -113,10 +113,10 @@ fn parts(events: &[Event]) {
     report("fold", started);
 
     let mut sums = Aggregates::default();
-    let (source, project) = (SourceId::from("push"), Name::from("shop"));
+    let source = SourceId::from("push");
     let started = Instant::now();
     for change in &changes {
-        sums.add(&source, Some(&project), true, &change.new);
+        sums.take(&source, &change);
     }
     report("sums", started);
 }
@@ -132,6 +132,7 @@ fn whole(events: Vec<Event>) {
         pushed: Default::default(),
         expected_scans: Vec::new(),
         file_sources: Vec::new(),
+        read_only_agents: Vec::new(),
         folder: Some(folder.path().to_owned()),
     };
     let telemetry = Arc::new(Telemetry::new());

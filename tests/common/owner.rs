@@ -41,6 +41,7 @@ pub fn options() -> Options {
         pushed: Default::default(),
         expected_scans: Vec::new(),
         file_sources: vec![SourceId::from("files")],
+        read_only_agents: Vec::new(),
         folder: None,
     }
 }

@@ -149,15 +149,23 @@ impl Drop for Exporter {
 
 /// The value of a sample in an exposition, by its exact series.
 pub fn sample(exposition: &str, series: &str) -> Option<f64> {
-    let line = exposition.lines().find(|l| l.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')))?;
+    let line =
+        exposition.lines().find(|l| l.strip_prefix(series).is_some_and(|rest| rest.starts_with(' ')))?;
     line[series.len() + 1..].split(' ').next()?.parse().ok()
 }
 
 /// One HTTP/1.1 request on a connection of its own.
-pub fn request(address: &str, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Option<Answer> {
+pub fn request(
+    address: &str,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &[u8],
+) -> Option<Answer> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
-    let mut head = format!("{method} {path} HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
+    let mut head =
+        format!("{method} {path} HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n", body.len());
     if !headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("host")) {
         head.push_str(&format!("host: {address}\r\n"));
     }
@@ -184,8 +192,12 @@ pub fn request(address: &str, method: &str, path: &str, headers: &[(&str, &str)]
     }
     let mut raw = Vec::new();
     reader.read_to_end(&mut raw).ok()?;
-    let chunked = headers.iter().any(|(n, v)| n.eq_ignore_ascii_case("transfer-encoding") && v.contains("chunked"));
-    let length = headers.iter().find(|(n, _)| n.eq_ignore_ascii_case("content-length")).and_then(|(_, v)| v.parse().ok());
+    let chunked =
+        headers.iter().any(|(n, v)| n.eq_ignore_ascii_case("transfer-encoding") && v.contains("chunked"));
+    let length = headers
+        .iter()
+        .find(|(n, _)| n.eq_ignore_ascii_case("content-length"))
+        .and_then(|(_, v)| v.parse().ok());
     let body = if chunked { unchunk(&raw)? } else { raw };
     // A body cut short by the peer's death is no answer.
     if !chunked && length.is_some_and(|n: usize| body.len() < n) {
@@ -198,7 +210,8 @@ fn unchunk(mut raw: &[u8]) -> Option<Vec<u8>> {
     let mut body = Vec::new();
     loop {
         let end = raw.windows(2).position(|w| w == b"\r\n")?;
-        let size = usize::from_str_radix(std::str::from_utf8(&raw[..end]).ok()?.split(';').next()?, 16).ok()?;
+        let size =
+            usize::from_str_radix(std::str::from_utf8(&raw[..end]).ok()?.split(';').next()?, 16).ok()?;
         raw = &raw[end + 2..];
         if size == 0 {
             return Some(body);

@@ -339,7 +339,9 @@ impl Run {
                 if !tail.get(*handle).is_some_and(|file| home.roots.contains(&file.root)) {
                     continue;
                 }
-                let Some(writer) = stream.saved.liveness.hear(locks.get(&format!("{name}.lock")), sees_everything) else {
+                let Some(writer) =
+                    stream.saved.liveness.hear(locks.get(&format!("{name}.lock")), sees_everything)
+                else {
                     continue;
                 };
                 let what = format!("writer:{}", writer.as_str());

@@ -74,7 +74,8 @@ impl Shared {
 impl Stream {
     /// Starts at the head of the stream.
     pub(super) fn begin(&mut self, shared: &Shared) {
-        self.decoder = Some((shared.def.new)(shared.source.clone(), shared.reducer.clone(), self.name.as_deref()));
+        self.decoder =
+            Some((shared.def.new)(shared.source.clone(), shared.reducer.clone(), self.name.as_deref()));
         self.saved.lines = 0;
         // The session stays until another one is read: its file may be deleted before.
         self.warned = false;

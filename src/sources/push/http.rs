@@ -332,10 +332,10 @@ impl IntoResponse for Refusal {
         #[derive(Serialize)]
         struct Answer {
             error: &'static str,
-            message: &'static str,
+            reason: &'static str,
         }
         let status = self.status();
-        let answer = Answer { error: self.reason.as_str(), message: self.message };
+        let answer = Answer { error: self.message, reason: self.reason.as_str() };
         let mut response = (status, Json(answer)).into_response();
         let headers = response.headers_mut();
         match self.reason {

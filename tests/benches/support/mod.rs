@@ -44,6 +44,7 @@ pub fn start(max_sessions: usize) -> Running {
         pushed: capabilities,
         expected_scans: Vec::new(),
         file_sources: Vec::new(),
+        read_only_agents: Vec::new(),
         folder: Some(folder.path().to_owned()),
     };
     let store = store::spawn(opened, options, clock, reducer.clone(), telemetry.clone()).unwrap();
