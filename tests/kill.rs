@@ -1,6 +1,8 @@
 //! `kill -9` at random moments while events are pushed and rollouts grow: afterwards the facts equal those of an
 //! uninterrupted run, each acknowledged event is in, none is counted twice, no timestamp moved back.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
 #[path = "common/running.rs"]
 mod common;
 

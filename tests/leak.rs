@@ -1,6 +1,8 @@
 //! Content never leaves: a marker planted in every content field of every recording and of pushed events appears
 //! nowhere in `/metrics`, the API, the landing page, error answers, the log at trace level or the state files.
 
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
 #[path = "common/running.rs"]
 mod common;
 

@@ -1,6 +1,8 @@
 //! `/metrics` of 10,000 sessions, beside the encoders of the `prometheus` and `prometheus-client` crates on the very
 //! same samples, copying the finished body, and compressing it.
 
+#![allow(clippy::unwrap_used, reason = "a bench that fails says where")]
+
 mod support;
 
 use std::collections::HashMap;
@@ -8,8 +10,8 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use agent_session_exporter::event::{
-    CallEnd, CallOutcome, CallStart, Commands, Event, Fact, Id, Name, SessionId, SessionInfo, SourceId, Timestamp, ToolClass, Trigger,
-    Usage,
+    CallEnd, CallOutcome, CallStart, Commands, Event, Fact, Id, Name, SessionId, SessionInfo, SourceId,
+    Timestamp, ToolClass, Trigger, Usage,
 };
 use agent_session_exporter::session::snapshot::Tree;
 use agent_session_exporter::session::{Facts, Session, Snapshot};
@@ -46,7 +48,14 @@ fn session(n: usize, now: Timestamp) -> Arc<Facts> {
         asks: None,
         nested: false,
     };
-    let end = CallEnd { call, outcome: CallOutcome::Ok, exit_code: None, diff_lines: Some(3), error: None, output: None };
+    let end = CallEnd {
+        call,
+        outcome: CallOutcome::Ok,
+        exit_code: None,
+        diff_lines: Some(3),
+        error: None,
+        output: None,
+    };
     let facts = [
         Fact::SessionStarted(info),
         Fact::TurnStarted { trigger: Trigger::Person },
@@ -69,13 +78,17 @@ fn session(n: usize, now: Timestamp) -> Arc<Facts> {
 type Sample = (String, Vec<(String, String)>, f64);
 
 fn samples(body: &str) -> Vec<Sample> {
-    let lines = body.lines().filter(|l| !l.starts_with('#') && l.starts_with("agent_session") && !l.starts_with("agent_session_exporter"));
+    let lines = body.lines().filter(|l| {
+        !l.starts_with('#') && l.starts_with("agent_session") && !l.starts_with("agent_session_exporter")
+    });
     lines
         .filter_map(|line| {
             let (series, value) = line.rsplit_once(' ')?;
             let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
             let labels = labels.trim_end_matches('}').split("\",").filter(|l| !l.is_empty());
-            let labels = labels.filter_map(|l| l.split_once("=\"")).map(|(k, v)| (k.to_owned(), v.trim_end_matches('"').to_owned()));
+            let labels = labels
+                .filter_map(|l| l.split_once("=\""))
+                .map(|(k, v)| (k.to_owned(), v.trim_end_matches('"').to_owned()));
             Some((name.to_owned(), labels.collect(), value.parse().ok()?))
         })
         .collect()
@@ -118,10 +131,18 @@ fn main() {
     let now = Timestamp::from_millis(1_800_000_000_000);
     let sessions: Vec<_> = (0..SESSIONS).map(|n| Some(session(n, now))).collect();
     let tree = Arc::new(Tree::of(&sessions));
-    let capabilities = agent_session_exporter::event::Capabilities::of(agent_session_exporter::event::Capability::ALL);
-    let snapshot =
-        Snapshot { sessions, tree, capabilities: Arc::new([(SourceId::from("bench"), capabilities)].into()), ..Snapshot::default() };
-    let renderer = Renderer::new(selection::Options { max_sessions: SESSIONS, ..Default::default() }, Arc::new(Telemetry::new()));
+    let capabilities =
+        agent_session_exporter::event::Capabilities::of(agent_session_exporter::event::Capability::ALL);
+    let snapshot = Snapshot {
+        sessions,
+        tree,
+        capabilities: Arc::new([(SourceId::from("bench"), capabilities)].into()),
+        ..Snapshot::default()
+    };
+    let renderer = Renderer::new(
+        selection::Options { max_sessions: SESSIONS, ..Default::default() },
+        Arc::new(Telemetry::new()),
+    );
     let body = renderer.render(&snapshot, now, Format::Text);
     let text = String::from_utf8(body.to_vec()).unwrap();
     let list = samples(&text);
@@ -134,7 +155,8 @@ fn main() {
         encoder.finish().unwrap()
     };
     let gzip_alone = best(3, || drop(std::hint::black_box(compress(text.as_bytes()))));
-    let gzipped = best(3, || drop(std::hint::black_box(ours::gzip(&renderer.render(&snapshot, now, Format::Text)))));
+    let gzipped =
+        best(3, || drop(std::hint::black_box(ours::gzip(&renderer.render(&snapshot, now, Format::Text)))));
     let registry = prometheus_crate(&list);
     let theirs = best(3, || {
         let mut out = Vec::new();
@@ -148,13 +170,26 @@ fn main() {
         std::hint::black_box(out);
     });
 
-    let ratio = |base: std::time::Duration| format!("{:.1}x faster", base.as_secs_f64() / write.as_secs_f64());
+    let ratio =
+        |base: std::time::Duration| format!("{:.1}x faster", base.as_secs_f64() / write.as_secs_f64());
     let per = list.len() / SESSIONS;
-    table(&format!("`/metrics`: {SESSIONS} sessions, {} samples ({per} a session), {} MB", list.len(), text.len() / 1_000_000));
+    table(&format!(
+        "`/metrics`: {SESSIONS} sessions, {} samples ({per} a session), {} MB",
+        list.len(),
+        text.len() / 1_000_000
+    ));
     row("our encoder", &ms(write), "");
-    row("copying the body", &ms(copy), &format!("we take {:.1}x as long", write.as_secs_f64() / copy.as_secs_f64()));
+    row(
+        "copying the body",
+        &ms(copy),
+        &format!("we take {:.1}x as long", write.as_secs_f64() / copy.as_secs_f64()),
+    );
     row("prometheus-client", &ms(clients), &ratio(clients));
     row("prometheus crate, TextEncoder", &ms(theirs), &ratio(theirs));
     row("gzip level 1 of the body alone", &ms(gzip_alone), "baseline");
-    row("our encoder and gzip", &ms(gzipped), &format!("{:.2}", gzipped.as_secs_f64() / gzip_alone.as_secs_f64()));
+    row(
+        "our encoder and gzip",
+        &ms(gzipped),
+        &format!("{:.2}", gzipped.as_secs_f64() / gzip_alone.as_secs_f64()),
+    );
 }

@@ -1,5 +1,7 @@
 //! From an event to `/metrics`, and scrapes while 50,000 events a second come in, beside idle ones.
 
+#![allow(clippy::unwrap_used, reason = "a bench that fails says where")]
+
 mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -26,7 +28,9 @@ fn scrapes(client: &mut Client, n: usize) -> Vec<Duration> {
 /// Pushes one event of a session of its own and asks until it shows.
 fn until_shown(push: &mut Client, scrape: &mut Client, n: usize, now: i64) -> Duration {
     let name = format!("probe-{n}");
-    let event = format!(r#"{{"id":"probe-{n}","time":{now},"source":"bench","sessionId":"{name}","type":"turn.started","data":{{}}}}"#);
+    let event = format!(
+        r#"{{"id":"probe-{n}","time":{now},"source":"bench","sessionId":"{name}","type":"turn.started","data":{{}}}}"#
+    );
     let started = Instant::now();
     assert_eq!(push.push(event.as_bytes()), 202);
     let wanted = format!("session=\"{name}\"");

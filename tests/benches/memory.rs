@@ -1,6 +1,8 @@
 //! Memory per session: 10,000 sessions with 30 calls since their landing each, beyond the empty process; and the
 //! heaviest session there can be.
 
+#![allow(clippy::unwrap_used, reason = "a bench that fails says where")]
+
 mod support;
 
 use std::time::Duration;
@@ -23,12 +25,18 @@ fn body(session: usize, ids: bool, now: i64) -> String {
         ));
         lines.push('\n');
     };
-    event("session.started", r#"{"agent":"agent","agentVersion":"1.2.3","model":"model-a","provider":"lab"}"#);
+    event(
+        "session.started",
+        r#"{"agent":"agent","agentVersion":"1.2.3","model":"model-a","provider":"lab"}"#,
+    );
     event("turn.started", r#"{"trigger":"person"}"#);
     event("tool.started", r#"{"callId":"edit","tool":"edit"}"#);
     event("tool.ended", r#"{"callId":"edit","outcome":"ok","diffLines":4}"#);
     for call in 0..CALLS {
-        event("tool.started", &format!(r#"{{"callId":"call_{call:04}","tool":"read","target":"src/{call}.rs"}}"#));
+        event(
+            "tool.started",
+            &format!(r#"{{"callId":"call_{call:04}","tool":"read","target":"src/{call}.rs"}}"#),
+        );
         event("tool.ended", &format!(r#"{{"callId":"call_{call:04}","outcome":"ok"}}"#));
     }
     lines
@@ -48,7 +56,12 @@ fn fill(ids: bool) -> usize {
     std::thread::sleep(Duration::from_secs(8));
     let full = resident();
     drop(running);
-    println!("<!-- process {} MiB, empty exporter {} MiB, full {} MiB -->", before >> 20, empty >> 20, full >> 20);
+    println!(
+        "<!-- process {} MiB, empty exporter {} MiB, full {} MiB -->",
+        before >> 20,
+        empty >> 20,
+        full >> 20
+    );
     (full - empty) / SESSIONS
 }
 
@@ -56,8 +69,14 @@ fn main() {
     table("Memory, 10,000 sessions with 30 calls since their landing");
     let argument = std::env::args().find(|a| a == "--without-ids" || a == "--with-ids");
     match argument.as_deref() {
-        Some("--without-ids") => row("per session, events without ids", &format!("{} B", fill(false)), "target 4096"),
-        _ => row("per session, known ids of 640,000 events included", &format!("{} B", fill(true)), "target 4096"),
+        Some("--without-ids") => {
+            row("per session, events without ids", &format!("{} B", fill(false)), "target 4096")
+        }
+        _ => row(
+            "per session, known ids of 640,000 events included",
+            &format!("{} B", fill(true)),
+            "target 4096",
+        ),
     }
     let facts = std::mem::size_of::<agent_session_exporter::session::Facts>();
     row("of it the struct of facts itself", &format!("{facts} B"), "");

@@ -116,7 +116,7 @@ fn parts(events: &[Event]) {
     let source = SourceId::from("push");
     let started = Instant::now();
     for change in &changes {
-        sums.take(&source, &change);
+        sums.take(&source, change);
     }
     report("sums", started);
 }

@@ -1,7 +1,13 @@
 //! Shared by the tests that run the real binary: start it on loopback with folders of its own, talk HTTP to it,
 //! end it politely or not.
 
-#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test binary uses its part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    clippy::unwrap_used,
+    reason = "each test binary uses its part"
+)]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};

@@ -1,7 +1,7 @@
 //! Shared by the benches: a whole exporter in this process on loopback, a client that keeps its connection, made-up
 //! events, and tables of ratios. Nothing here asserts a time: a number stands beside its baseline of the same run.
 
-#![allow(dead_code, unreachable_pub, missing_docs, reason = "each bench uses its part")]
+#![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used, reason = "each bench uses its part")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
@@ -48,7 +48,8 @@ pub fn start(max_sessions: usize) -> Running {
         folder: Some(folder.path().to_owned()),
     };
     let store = store::spawn(opened, options, clock, reducer.clone(), telemetry.clone()).unwrap();
-    let renderer = Arc::new(Renderer::new(selection::Options { max_sessions, ..Default::default() }, telemetry.clone()));
+    let renderer =
+        Arc::new(Renderer::new(selection::Options { max_sessions, ..Default::default() }, telemetry.clone()));
     let push = push::Push::new(store.live.clone(), reducer, telemetry, clock, push::Options::default());
     let snapshots = store.snapshots.clone();
     let seen = snapshots.clone();
@@ -118,17 +119,33 @@ impl Client {
 }
 
 /// One line of about 250 bytes: a call begins or ends, tokens are used, an edit lands.
-pub fn line(n: usize, sessions: usize, time_ms: i64) -> String {
-    let session = n % sessions;
+pub fn line(host: usize, n: usize, sessions: usize, time_ms: i64) -> String {
+    let session = host * sessions + n % sessions;
     let step = n / sessions;
     let (kind, data) = match step % 4 {
-        0 => ("tool.started", format!(r#"{{"callId":"call_{}","tool":"read","toolClass":"read","target":"src/module_{}.rs"}}"#, step / 4, step % 37)),
-        1 => ("tool.ended", format!(r#"{{"callId":"call_{}","outcome":"ok","outputDigest":"{:08x}"}}"#, step / 4, n)),
-        2 => ("usage", format!(r#"{{"model":"model-a","provider":"lab","input":{},"cacheRead":900,"output":40}}"#, step % 1000)),
+        0 => (
+            "tool.started",
+            format!(
+                r#"{{"callId":"call_{}","tool":"read","toolClass":"read","target":"src/module_{}.rs"}}"#,
+                step / 4,
+                step % 37
+            ),
+        ),
+        1 => (
+            "tool.ended",
+            format!(r#"{{"callId":"call_{}","outcome":"ok","outputDigest":"{:08x}"}}"#, step / 4, n),
+        ),
+        2 => (
+            "usage",
+            format!(
+                r#"{{"model":"model-a","provider":"lab","input":{},"cacheRead":900,"output":40}}"#,
+                step % 1000
+            ),
+        ),
         _ => ("activity", r#"{"class":"work"}"#.to_owned()),
     };
     let mut line = format!(
-        r#"{{"schemaVersion":"1","id":"event-{n:012}","time":{time_ms},"source":"bench","sessionId":"01a227f1-9958-7663-8864-{session:012}","projectId":"project-{}","type":"{kind}","data":{data}}}"#,
+        r#"{{"schemaVersion":"1","id":"event-{host}-{n:012}","time":{time_ms},"source":"bench","sessionId":"01a227f1-9958-7663-8864-{session:012}","projectId":"project-{}","type":"{kind}","data":{data}}}"#,
         session % 20
     );
     while line.len() < 249 {
@@ -140,7 +157,12 @@ pub fn line(n: usize, sessions: usize, time_ms: i64) -> String {
 
 /// A batch of lines.
 pub fn batch(from: usize, len: usize, sessions: usize, time_ms: i64) -> Vec<u8> {
-    (from..from + len).flat_map(|n| line(n, sessions, time_ms).into_bytes()).collect()
+    batch_of(0, from, len, sessions, time_ms)
+}
+
+/// A batch of lines of one host, which has sessions of its own.
+pub fn batch_of(host: usize, from: usize, len: usize, sessions: usize, time_ms: i64) -> Vec<u8> {
+    (from..from + len).flat_map(|n| line(host, n, sessions, time_ms).into_bytes()).collect()
 }
 
 /// Shortest of several runs of `work`, after one to warm up.
