@@ -92,6 +92,8 @@ struct Owner {
     clock: Clock,
     reducer: Arc<Reducer>,
     telemetry: Arc<Telemetry>,
+    /// Folded label values of the sums that the self metrics know of.
+    overflows_told: HashMap<String, u64>,
     db: Arc<Mutex<Db>>,
     sessions: Sessions,
     known: Known,
@@ -213,6 +215,7 @@ impl Owner {
             clock,
             reducer,
             telemetry,
+            overflows_told: HashMap::new(),
             db: Arc::new(Mutex::new(opened.db)),
             sessions: Sessions::default(),
             known: Known::default(),

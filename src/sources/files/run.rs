@@ -4,7 +4,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::ops::{ControlFlow, Range};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,7 @@ use super::feed::{Feed, MAX_INPUT};
 use super::saved::Saved;
 use super::stream::{Shared, Stream};
 use super::{FileSource, Surroundings, agent_folders};
+use crate::event::reduce::stable_hash;
 use crate::event::{Fact, Name, SessionId, SourceHealth, SourceId, Timestamp};
 use crate::ingest::{Handle, Options, Outcome, RootState, Tail, Wake};
 use crate::sources::{Context, Record};
@@ -24,6 +25,8 @@ const SWEEPS_TO_MISS: u32 = 2;
 /// An agent's folder.
 struct Home {
     endpoint: Name,
+    /// Tells that another exporter reads the same folder of the same machine.
+    store: String,
     /// Its part of the roots.
     roots: Range<usize>,
     locks: Option<PathBuf>,
@@ -50,6 +53,13 @@ pub(super) struct Run {
     watched: (usize, usize),
 }
 
+/// Hash of machine and folder: not keyed by the state folder, because two exporters have two.
+fn store_of(folder: &Path) -> String {
+    let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
+    let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    format!("{:016x}", stable_hash((machine, folder.as_os_str().as_encoded_bytes())))
+}
+
 // === impl Run ===
 
 impl Run {
@@ -64,6 +74,7 @@ impl Run {
         let each = def.roots.len();
         let homes = folders.iter().enumerate().map(|(i, folder)| Home {
             endpoint: if i == 0 { Name::from("default") } else { Name::from(format!("root{i}").as_str()) },
+            store: store_of(folder),
             roots: i * each..(i + 1) * each,
             locks: def.lock_dir.map(|dir| folder.join(dir)),
             existed: false,
@@ -298,6 +309,9 @@ impl Run {
             if home.existed {
                 let labels = [self.shared.source.as_str(), home.endpoint.as_str()];
                 self.shared.telemetry.source_up.with_label_values(&labels).set(i64::from(up));
+                let [source, endpoint] = labels;
+                let labels = [source, endpoint, home.store.as_str()];
+                self.shared.telemetry.source_info.with_label_values(&labels).set(1);
             }
         }
         // The first word is about all of them, so that a source without sessions is known to be looked at.

@@ -39,6 +39,11 @@ impl Owner {
         if let Some(folder) = &self.options.folder {
             self.telemetry.store_bytes.set(i64::try_from(db::file_size(folder)).unwrap_or(i64::MAX));
         }
+        for (label, n) in self.aggregates.overflows() {
+            let told = self.overflows_told.entry(label.to_owned()).or_default();
+            self.telemetry.label_overflow.with_label_values(&[label]).inc_by(n.saturating_sub(*told));
+            *told = n;
+        }
         let mut open: HashMap<&SourceId, i64> = self.capabilities.keys().map(|s| (s, 0)).collect();
         for (_, facts) in self.sessions.iter() {
             *open.entry(&facts.source).or_default() += i64::from(facts.turn.is_some());
