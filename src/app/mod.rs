@@ -48,6 +48,9 @@ const RETENTION: Duration = Duration::from_secs(7 * 86_400);
 /// How long shutdown waits for what was taken in to be kept.
 const FLUSH_WITHIN: Duration = Duration::from_secs(5);
 
+/// How often the owner is looked after.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
 /// What runs behind the views.
 struct Core {
     store: Store,
@@ -247,12 +250,25 @@ async fn run(config: Config, core: Core, listeners: Listeners) -> anyhow::Result
         let lines = tokio::io::BufReader::with_capacity(1 << 16, tokio::io::stdin());
         tokio::spawn(push::read_stdin(push, lines))
     });
-    stop_signal().await?;
+    let lost = tokio::select! {
+        signal = stop_signal() => signal.map(|()| false)?,
+        () = ended(&core.store) => true,
+    };
     tracing::info!("stopping");
     if let Some(stdin) = stdin {
         stdin.abort();
     }
-    core.shut_down(servers).await
+    core.shut_down(servers).await?;
+    anyhow::ensure!(!lost, "the task that owns the sessions ended by a bug");
+    Ok(())
+}
+
+/// Waits for the owner to end, which it must not do by itself: without it nothing would be taken in any more, while
+/// the last snapshot would be served for ever.
+async fn ended(store: &Store) {
+    while !store.thread.is_finished() {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
 }
 
 async fn stop_signal() -> anyhow::Result<()> {
