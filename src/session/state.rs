@@ -223,15 +223,8 @@ impl Case<'_> {
         let silence = self.awake(self.last_activity());
         let waits = self.view.certain_action().is_some();
         let limit = if waits { self.limits.unknown_waiting_seconds } else { self.limits.unknown_seconds };
-        if !self.proven_alive() && silence >= seconds(limit) {
-            let reason = if self.open() || self.root.turn_end.is_some() {
-                Reason::SilentTooLong
-            } else {
-                Reason::NeverStarted
-            };
-            return unknown(reason, self.after(self.last_activity(), limit));
-        }
-        // The last word only where nothing else is open that could follow it.
+        // The last word only where nothing else is open that could follow it. Asked before the silence, which would
+        // change the reason hours later.
         let final_word = !self.caps.has(Capability::Ends)
             && self.root.message_last
             && !waits
@@ -243,6 +236,14 @@ impl Case<'_> {
                 Reason::EndedWithoutResult,
                 self.after(self.last_activity(), self.limits.final_message_seconds),
             );
+        }
+        if !self.proven_alive() && silence >= seconds(limit) {
+            let reason = if self.open() || self.root.turn_end.is_some() {
+                Reason::SilentTooLong
+            } else {
+                Reason::NeverStarted
+            };
+            return unknown(reason, self.after(self.last_activity(), limit));
         }
         None
     }

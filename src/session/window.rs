@@ -149,8 +149,12 @@ impl Session {
     }
 }
 
+/// Records without a time stand in the order they were read, behind what was newest then.
 fn sort_key(time: i64, event: &Event) -> (i64, u8, u64) {
-    (time, event.fact.rank(), event.id.unwrap_or(u64::MAX))
+    match event.time {
+        Some(_) => (time, event.fact.rank(), event.id.unwrap_or(u64::MAX)),
+        None => (time, u8::MAX, u64::MAX),
+    }
 }
 
 /// Folds what is held again; effects from position `from` on are collected.
