@@ -126,7 +126,7 @@ pub const KEYS: &[Key] = &[
         kind: Kind::List,
         default: r#"["127.0.0.1:10077"]"#,
         optional: false,
-        help: "Addresses to serve on. Other machines are served only with web.allow_remote.",
+        help: "Addresses to serve on. Other machines are served only with web.config_file or web.allow_remote.",
         flag: Some("web.listen-address"),
         set: |c, _, v, _| super::addresses(v).map(|x| c.web.listen_address = x),
     },
@@ -135,8 +135,7 @@ pub const KEYS: &[Key] = &[
         kind: Kind::Text,
         default: r#""web.yml""#,
         optional: true,
-        help: "Reserved for TLS and passwords in the form of the Prometheus exporter toolkit; this version refuses it \
-               instead of serving without them.",
+        help: "TLS and users, in the form of the Prometheus exporter toolkit. With it other machines may be served.",
         flag: Some("web.config.file"),
         set: |c, _, v, home| value::path(v, home).map(|x| c.web.config_file = Some(x)),
     },
