@@ -7,9 +7,9 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::json;
 
-use crate::common::{self, Exporter, command, fixture, free_port, request, wait_until};
+use crate::common::{self, Exporter, command, free_port, request, wait_until};
 use crate::exposition::{self, Dialect};
-use crate::{event, families, push};
+use crate::{as_if_now, event, families, push};
 
 fn run(command: &mut Command) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } = command.stdin(Stdio::null()).output().unwrap();
@@ -46,11 +46,10 @@ fn once_writes_a_file_whatever_it_saw() {
     let folder = tempfile::tempdir().unwrap();
     let sessions = folder.path().join(".codex/sessions/2026/11/29");
     fs::create_dir_all(&sessions).unwrap();
-    for name in ["err_401", "kill9_in_command", "edit_ok"] {
-        let text = fixture(&format!("codex/{name}.rollout.jsonl"));
-        let start = String::from_utf8_lossy(&text).find("\"id\":\"").unwrap() + 6;
-        let id = String::from_utf8_lossy(&text[start..start + 36]).into_owned();
-        fs::write(sessions.join(format!("rollout-2026-11-29T15-00-00-{id}.jsonl")), text).unwrap();
+    for (n, name) in ["err_401", "kill9_in_command", "edit_ok"].iter().enumerate() {
+        let id = format!("{n:08x}-d360-7271-9b03-36dcd1251d99");
+        let path = sessions.join(format!("rollout-2026-11-29T15-00-00-{id}.jsonl"));
+        fs::write(path, as_if_now(name, &id).concat()).unwrap();
     }
     let file = folder.path().join("agents.prom");
     fs::write(&file, "old").unwrap();
@@ -60,7 +59,8 @@ fn once_writes_a_file_whatever_it_saw() {
     let written = fs::read(&file).unwrap();
     let shown = exposition::parse(&written, Dialect::Text).unwrap();
     let states = shown.iter().find(|f| f.name == "agent_sessions").unwrap();
-    assert!(states.value(&[("source", "codex"), ("state", "failed")]).unwrap() >= 1.0);
+    assert_eq!(states.value(&[("source", "codex"), ("state", "failed")]), Some(1.0));
+    assert_eq!(states.value(&[("source", "codex"), ("state", "completed")]), Some(1.0));
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert!(left.iter().all(|name| !name.to_string_lossy().ends_with(".tmp")), "{left:?}");
 

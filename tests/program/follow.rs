@@ -5,38 +5,17 @@ use std::io::Write as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
-
-use crate::common::{Exporter, fixture, now_ms, sample};
+use crate::as_if_now;
+use crate::common::{Exporter, sample};
 
 const TRIES: usize = 9;
 const WITHIN: Duration = Duration::from_millis(250);
 
-/// The recording under another id and as if written now, in two parts: an open turn, and how it ends.
+/// A recording in two parts: an open turn, and how it ends.
 fn recording(id: &str) -> (String, String) {
-    let text = String::from_utf8(fixture("codex/edit_ok.rollout.jsonl")).unwrap();
-    let now = iso(now_ms());
-    let lines: Vec<String> = text
-        .replace("01a227dd-d360-7271-9b03-36dcd1251d99", id)
-        .lines()
-        .map(|line| {
-            let mut record: Value = serde_json::from_str(line).unwrap();
-            record["timestamp"] = json!(now);
-            if record["type"] == "session_meta" {
-                record["payload"]["timestamp"] = json!(now);
-            }
-            for moment in ["started_at", "completed_at", "started_at_ms", "completed_at_ms"] {
-                record["payload"].as_object_mut().unwrap().remove(moment);
-            }
-            record.to_string() + "\n"
-        })
-        .collect();
+    let lines = as_if_now("edit_ok", id);
     let (last, first) = lines.split_last().unwrap();
     (first.concat(), last.clone())
-}
-
-fn iso(ms: i64) -> String {
-    jiff::Timestamp::from_millisecond(ms).unwrap().to_string()
 }
 
 /// How long until a scrape shows it.

@@ -56,3 +56,25 @@ fn event(id: &str, session: &str, kind: &str, data: &str) -> String {
         r#"{{"id":"{id}","time":{now},"source":"mine","sessionId":"{session}","projectId":"shop","type":"{kind}","data":{data}}}"#
     )
 }
+
+/// The lines of a recording of Codex under another id, as if all were written now.
+fn as_if_now(name: &str, id: &str) -> Vec<String> {
+    let text = String::from_utf8(common::fixture(&format!("codex/{name}.rollout.jsonl"))).unwrap();
+    let now = jiff::Timestamp::from_millisecond(common::now_ms()).unwrap().to_string();
+    let mut recorded = None;
+    let mut lines = Vec::new();
+    for line in text.lines() {
+        let mut record: serde_json::Value = serde_json::from_str(line).unwrap();
+        record["timestamp"] = now.clone().into();
+        let payload = record["payload"].as_object_mut().unwrap();
+        for moment in ["started_at", "completed_at", "started_at_ms", "completed_at_ms"] {
+            payload.remove(moment);
+        }
+        if recorded.is_none() {
+            payload["timestamp"] = now.clone().into();
+            recorded = payload["id"].as_str().map(str::to_owned);
+        }
+        lines.push(record.to_string().replace(recorded.as_deref().unwrap(), id) + "\n");
+    }
+    lines
+}

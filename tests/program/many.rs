@@ -57,7 +57,7 @@ fn ten_thousand_sessions_come_and_go() {
     }
     let metrics = exporter.metrics();
     assert_eq!(with_series(&metrics), 700);
-    assert_eq!(sum(&metrics, "agent_sessions"), SESSIONS as f64 + 1.0);
+    assert_eq!(sum(&metrics, "agent_sessions"), SESSIONS as f64);
     assert_eq!(sum(&metrics, "agent_session_started_total"), SESSIONS as f64 + 1.0);
     assert_eq!(
         common::sample(&metrics, "agent_session_exporter_sessions_tracked"),
@@ -75,7 +75,7 @@ fn ten_thousand_sessions_come_and_go() {
     let completed = r#"agent_session_turns_total{source="mine",project="shop",outcome="completed"}"#;
     assert_eq!(common::sample(&metrics, completed), Some(SESSIONS as f64 + 1.0));
     assert_eq!(sum(&metrics, "agent_session_started_total"), SESSIONS as f64 + 1.0);
-    assert_eq!(sum(&metrics, "agent_sessions"), SESSIONS as f64 + 1.0);
+    assert_eq!(sum(&metrics, "agent_sessions"), 0.0, "gauges show what is there");
 }
 
 #[test]
