@@ -6,7 +6,7 @@ mod demo;
 mod once;
 
 use std::collections::HashMap;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,7 +107,10 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 fn start_logging(config: &Config) {
     // Libraries stay at warn: what they log of their own is not written with content in mind.
     let filter = EnvFilter::new(format!("warn,agent_session_exporter={}", config.log));
-    let logging = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let logging = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     // A second start in one process (tests) keeps the first.
     let _ = logging.try_init();
 }

@@ -135,7 +135,7 @@ pub const KEYS: &[Key] = &[
         kind: Kind::Text,
         default: r#""web.yml""#,
         optional: true,
-        help: "TLS, client certificates and users, in the form of the Prometheus exporter toolkit's web configuration.",
+        help: "TLS and users, in the form of the Prometheus exporter toolkit. With it other machines may be served.",
         flag: Some("web.config.file"),
         set: |c, _, v, home| value::path(v, home).map(|x| c.web.config_file = Some(x)),
     },

@@ -112,12 +112,14 @@ impl Known {
     pub fn restore(&mut self, key: &[u8], row: &[u8]) -> bool {
         let source = key.split(|b| *b == 0).next().and_then(|s| std::str::from_utf8(s).ok());
         let (Some(source), Ok(chunk)) = (source, postcard::from_bytes::<Chunk>(row)) else { return false };
+        // Numbers count up from 0: one without a successor was never written.
+        let Some(next) = chunk.number.checked_add(1) else { return false };
         let window = self.sources.entry(SourceId::from(source)).or_default();
         if window.chunks.is_empty() && chunk.number > 0 {
             // Older chunks were dropped before the restart; nothing in them is younger than this one's newest.
             window.forgotten = Some((chunk.number - 1, chunk.newest));
         }
-        window.next = window.next.max(chunk.number + 1);
+        window.next = window.next.max(next);
         window.ids.extend(chunk.ids.iter().copied());
         window.chunks.push_back(chunk);
         true

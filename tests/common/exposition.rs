@@ -6,6 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Label names that would clash with target labels or with Prometheus itself.
 const RESERVED: [&str; 8] = ["instance", "job", "quantile", "type", "stage", "service", "env", "owner"];
 
+/// The one family with a label `type`: it is about the exporter, and its values are the words of the event schema's
+/// field of that name.
+const EVENTS_BY_TYPE: &str = "agent_session_exporter_events_total";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     Text,
@@ -115,7 +119,8 @@ fn sample(line: &str) -> Result<Sample, String> {
                 return Err(wrong("label name"));
             }
             let (value, after) = unescape(after).ok_or_else(|| wrong("label value"))?;
-            if labels.insert(label.to_owned(), value).is_some() || RESERVED.contains(&label) {
+            let of_our_own = label == "type" && name == EVENTS_BY_TYPE;
+            if labels.insert(label.to_owned(), value).is_some() || RESERVED.contains(&label) && !of_our_own {
                 return Err(wrong("label twice or reserved"));
             }
             if let Some(after) = after.strip_prefix('}') {

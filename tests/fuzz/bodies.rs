@@ -1,0 +1,133 @@
+//! What must hold for any bytes from outside or from a damaged state file: no panic, bounded memory. One body per
+//! fuzz target; `tests/hostile.rs` runs the same bodies on mutated recordings.
+
+use std::sync::{Arc, LazyLock};
+
+use agent_session_exporter::event::reduce::Runners;
+use agent_session_exporter::event::{Event, Reducer, SourceId, Timestamp};
+use agent_session_exporter::session::snapshot::{Snapshot, Tree};
+use agent_session_exporter::session::{Facts, Session};
+use agent_session_exporter::sources::codex::Codex;
+use agent_session_exporter::sources::push::{Admission, Decoder, Options};
+use agent_session_exporter::sources::{Decode, Record};
+use agent_session_exporter::store::dedup::Known;
+use agent_session_exporter::store::journal;
+use agent_session_exporter::store::sessions::Sessions;
+use agent_session_exporter::telemetry::Telemetry;
+
+/// Most a decoder may keep between two lines.
+const MAX_CHECKPOINT: usize = 64 * 1024;
+/// Most an event may take in the journal.
+const MAX_EVENT: usize = 8_000;
+/// Most events of one line: what the line lists, and what every line may bring.
+const MAX_EVENTS: usize = 64;
+
+static REDUCER: LazyLock<Arc<Reducer>> =
+    LazyLock::new(|| Arc::new(Reducer::new([5; 16], Runners::default())));
+static TELEMETRY: LazyLock<Arc<Telemetry>> = LazyLock::new(|| Arc::new(Telemetry::new()));
+
+/// The moment at which everything is read.
+pub const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+
+fn codex() -> Codex {
+    Codex::new(SourceId::from("codex"), REDUCER.clone())
+}
+
+fn decoder() -> Decoder {
+    Decoder::new(REDUCER.clone(), TELEMETRY.clone(), Arc::new(Admission::default()), &Options::default())
+}
+
+fn small(event: &Event) {
+    let bytes = postcard::to_allocvec(event).expect("events always serialise");
+    assert!(bytes.len() <= MAX_EVENT, "an event of {} bytes", bytes.len());
+}
+
+/// Events fold into a session that can be asked for its state, whatever they say.
+fn fold(events: Vec<Event>) {
+    let Some(first) = events.first() else { return };
+    let mut session = Session::new(Facts::new(first.source.clone(), first.session.clone(), NOW));
+    for event in events {
+        session.apply(event, NOW);
+    }
+    ask(vec![Some(session.facts().clone())]);
+}
+
+fn ask(sessions: Vec<Option<Arc<Facts>>>) {
+    let slots = sessions.len();
+    let tree = Arc::new(Tree::of(&sessions));
+    let snapshot = Snapshot { sessions, tree, ..Snapshot::default() };
+    for slot in 0..slots {
+        if let Some(rollup) = snapshot.rollup(slot, NOW) {
+            let _ = snapshot.derive(&rollup);
+        }
+    }
+}
+
+/// A file of Codex, line by line.
+pub fn codex_lines(bytes: &[u8]) {
+    let mut decoder = codex();
+    let mut all = Vec::new();
+    for line in bytes.split(|b| *b == b'\n') {
+        let before = all.len();
+        let _ = decoder.decode(&Record { bytes: line, observed: NOW }, &mut all);
+        assert!(all.len() - before <= MAX_EVENTS + line.len() / 8, "{} events of a line", all.len() - before);
+        let _ = decoder.unknown_kinds();
+    }
+    all.iter().for_each(small);
+    let checkpoint = decoder.checkpoint();
+    assert!(checkpoint.len() <= MAX_CHECKPOINT, "a checkpoint of {} bytes", checkpoint.len());
+    let again = Codex::restore(SourceId::from("codex"), REDUCER.clone(), &checkpoint);
+    let again = again.expect("a checkpoint of our own can be restored");
+    assert_eq!(again.session(), decoder.session());
+    fold(all);
+}
+
+/// One pushed item.
+pub fn push_item(bytes: &[u8]) {
+    if let Ok(event) = decoder().item(bytes, NOW) {
+        small(&event);
+        fold(vec![event]);
+    }
+}
+
+/// One pushed CloudEvent.
+pub fn push_cloud_event(bytes: &[u8]) {
+    if let Ok(event) = decoder().cloud_event(bytes, NOW) {
+        small(&event);
+        fold(vec![event]);
+    }
+}
+
+/// A journal blob of the state file. What can be read is written and read again without a change.
+pub fn journal_read(bytes: &[u8]) {
+    let Ok(events) = journal::read(bytes) else { return };
+    let mut writer = journal::Writer::default();
+    for (slot, event) in events.iter().enumerate() {
+        writer.push(slot, event);
+    }
+    let again = journal::read(&writer.take()).expect("what was written can be read");
+    assert_eq!(again.len(), events.len());
+    fold(events);
+}
+
+/// Checkpoints of the state file: a decoder's, a session's row, a tombstone, a chunk of known ids.
+pub fn checkpoint_restore(bytes: &[u8]) {
+    if let Some(mut decoder) = Codex::restore(SourceId::from("codex"), REDUCER.clone(), bytes) {
+        let line = br#"{"timestamp":"2026-11-29T15:12:58.774Z","type":"event_msg","payload":{"type":"task_started","turn_id":"t"}}"#;
+        let mut out = Vec::new();
+        let _ = decoder.decode(&Record { bytes: line, observed: NOW }, &mut out);
+        fold(out);
+    }
+    let mut sessions = Sessions::default();
+    sessions.restore_tombstone(b"codex\0s".to_vec(), bytes);
+    if sessions.restore(bytes, NOW) {
+        ask(sessions.vector());
+    }
+    let mut known = Known::default();
+    let source = SourceId::from("codex");
+    if known.restore(b"codex\0", bytes) {
+        known.insert(&source, 1, Some(NOW));
+        assert!(!known.insert(&source, 1, Some(NOW)), "an id is known from then on");
+        let _ = known.changes();
+    }
+}
