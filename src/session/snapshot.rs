@@ -41,6 +41,15 @@ pub struct Snapshot {
     pub scanned: bool,
 }
 
+/// What holds for all sessions of a source at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct SourceNow {
+    /// What can be seen of a session that does not say.
+    pub capabilities: Capabilities,
+    /// Since when the source counts as lost.
+    pub lost_since: Option<Timestamp>,
+}
+
 /// Slots in the order of (source, session), and the tree over them.
 #[derive(Clone, Debug, Default)]
 pub struct Tree {
@@ -148,10 +157,21 @@ impl Snapshot {
 
     /// The state of a session at this moment.
     pub fn derive(&self, rollup: &Rollup<'_>) -> Derived {
-        let source = &rollup.root.source;
-        let default = self.capabilities.get(source).copied().unwrap_or(self.pushed);
-        let lost = Lost { since: self.lost_since(source, rollup.now), suspended: &self.suspended };
-        derive(rollup, default, &self.thresholds, &lost)
+        self.derive_with(rollup, self.source_now(&rollup.root.source, rollup.now))
+    }
+
+    /// The same, for who asks about many sessions of one source.
+    pub fn derive_with(&self, rollup: &Rollup<'_>, source: SourceNow) -> Derived {
+        let lost = Lost { since: source.lost_since, suspended: &self.suspended };
+        derive(rollup, source.capabilities, &self.thresholds, &lost)
+    }
+
+    /// What holds for all sessions of a source at this moment.
+    pub fn source_now(&self, source: &SourceId, now: Timestamp) -> SourceNow {
+        SourceNow {
+            capabilities: self.capabilities.get(source).copied().unwrap_or(self.pushed),
+            lost_since: self.lost_since(source, now),
+        }
     }
 
     /// Capabilities of a session.

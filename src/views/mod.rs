@@ -11,6 +11,7 @@ pub mod families;
 pub mod guard;
 pub mod http;
 mod landing;
+mod lines;
 mod openapi;
 pub mod prometheus;
 pub mod selection;

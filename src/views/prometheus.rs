@@ -1,11 +1,7 @@
 //! Writes the families down: text 0.0.4 and OpenMetrics 1.0, for the snapshot and for the registry of self metrics
-//! alike. Everything that is escaped is escaped here.
-//!
-//! Each session is prepared once per scrape, its identity labels escaped once; then every family walks the prepared
-//! sessions and appends to one buffer. No metric is named here: see [`super::families`].
+//! alike. No metric is named here: see [`super::families`]; how a line looks is said in [`super::lines`].
 
 use std::io::Write as _;
-use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,9 +11,9 @@ use prometheus::proto::{LabelPair, MetricFamily, MetricType};
 
 use crate::event::Timestamp;
 use crate::session::Snapshot;
-use crate::session::counts::{BUCKETS, Histogram};
 use crate::telemetry::Telemetry;
-use crate::views::families::{self, IDENTITY, Kind, Rows, SessionView, Sink, Totals, Value};
+use crate::views::families::{self, Kind, Rows, SessionView, Sink as _, Totals, Value};
+use crate::views::lines::{SessionLines, TextSink};
 use crate::views::selection::{Memory, Options};
 
 /// How a body is written.
@@ -132,11 +128,17 @@ impl Renderer {
     /// The same, appended to a buffer that the caller keeps.
     pub fn render_into(&self, snapshot: &Snapshot, now: Timestamp, format: Format, out: &mut Vec<u8>) {
         let start = out.len();
-        let mut sessions: Vec<_> = snapshot
-            .roots()
-            .filter_map(|slot| SessionView::of(snapshot, slot, now))
-            .filter(|session| self.options.is_present(session))
-            .collect();
+        let roots = snapshot.roots().count();
+        // Where none can be left out, a session is written down while its facts are near.
+        let at_once = self.options.keeps_all(roots);
+        let mut lines = SessionLines::default();
+        let mut sessions = Vec::with_capacity(roots);
+        for session in SessionView::roots(snapshot, now).filter(|s| self.options.is_present(s)) {
+            if at_once {
+                lines.add(&session);
+            }
+            sessions.push(session);
+        }
         let totals = Totals::of(snapshot, &sessions);
         let evicted = {
             let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
@@ -145,7 +147,10 @@ impl Renderer {
         if evicted > 0 {
             self.telemetry.sessions_evicted.with_label_values(&["limit"]).inc_by(evicted);
         }
-        write_snapshot(&sessions, &totals, format, out);
+        if !at_once {
+            sessions.iter().for_each(|session| lines.add(session));
+        }
+        write_snapshot(&lines, &totals, format, out);
         for family in self.telemetry.registry().gather() {
             write_registered(&family, format, out);
         }
@@ -156,45 +161,19 @@ impl Renderer {
     }
 }
 
-fn write_snapshot(sessions: &[SessionView<'_>], totals: &Totals<'_>, format: Format, out: &mut Vec<u8>) {
-    let (identities, ranges) = identities(sessions);
-    for family in families::all() {
+fn write_snapshot(lines: &SessionLines, totals: &Totals<'_>, format: Format, out: &mut Vec<u8>) {
+    for (at, family) in families::all().enumerate() {
         let start = out.len();
         write_head(family.name, family.kind, family.help, format, out);
         let body = out.len();
-        let mut sink = TextSink::new(out, family.name);
         match family.rows {
-            Rows::Session(life, rows) => {
-                for (session, range) in sessions.iter().zip(&ranges) {
-                    if life.includes(session.is_over()) {
-                        sink.identity = &identities[range.clone()];
-                        rows(session, &mut sink);
-                    }
-                }
-            }
-            Rows::Totals(rows) => rows(totals, &mut sink),
+            Rows::Session(..) => lines.write(at, family.name, out),
+            Rows::Totals(rows) => rows(totals, &mut TextSink::new(out, family.name)),
         }
         if out.len() == body {
             out.truncate(start);
         }
     }
-}
-
-/// The identity labels of each session, escaped, in one buffer.
-fn identities(sessions: &[SessionView<'_>]) -> (Vec<u8>, Vec<Range<usize>>) {
-    let mut bytes = Vec::with_capacity(sessions.len() * 96);
-    let mut ranges = Vec::with_capacity(sessions.len());
-    for session in sessions {
-        let facts = session.facts();
-        let project = facts.project.as_ref().map_or("", |p| p.as_str());
-        let start = bytes.len();
-        let values = [facts.source.as_str(), project, facts.session.as_str()];
-        for (label, value) in IDENTITY.into_iter().zip(values) {
-            write_label(label, value, bytes.len() > start, &mut bytes);
-        }
-        ranges.push(start..bytes.len());
-    }
-    (bytes, ranges)
 }
 
 fn write_head(name: &str, kind: Kind, help: &str, format: Format, out: &mut Vec<u8>) {
@@ -234,168 +213,4 @@ fn write_registered(family: &MetricFamily, format: Format, out: &mut Vec<u8>) {
 
 fn pair(label: &LabelPair) -> (&str, &str) {
     (label.name(), label.value())
-}
-
-/// Appends samples of one family.
-struct TextSink<'a> {
-    out: &'a mut Vec<u8>,
-    name: &'a str,
-    /// Escaped labels that every sample begins with.
-    identity: &'a [u8],
-    /// What follows the identity in each line of [`Sink::one_hot`], up to the value: the same for every session.
-    tails: Vec<Vec<u8>>,
-}
-
-// === impl TextSink ===
-
-impl Sink for TextSink<'_> {
-    fn sample(&mut self, labels: &[(&str, &str)], value: Value) {
-        self.line("", labels, None, value);
-    }
-
-    fn one_hot(&mut self, label: &'static str, words: &[&'static str], holds: usize) {
-        if self.tails.is_empty() {
-            let more = !self.identity.is_empty();
-            self.tails = words.iter().map(|word| tail(label, word, more)).collect();
-        }
-        for (i, tail) in self.tails.iter().enumerate() {
-            self.out.extend_from_slice(self.name.as_bytes());
-            self.out.push(b'{');
-            self.out.extend_from_slice(self.identity);
-            self.out.extend_from_slice(tail);
-            self.out.extend_from_slice(if i == holds { b"1\n" } else { b"0\n" });
-        }
-    }
-
-    fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram) {
-        let mut below = 0;
-        let buckets = BUCKETS.iter().zip(histogram.buckets).map(|(bound, n)| {
-            below += n;
-            (*bound, below)
-        });
-        let sum = Value::Millis(i64::try_from(histogram.sum_ms).unwrap_or(i64::MAX));
-        self.buckets(labels, buckets, histogram.count(), sum);
-    }
-}
-
-impl<'a> TextSink<'a> {
-    fn new(out: &'a mut Vec<u8>, name: &'a str) -> Self {
-        Self { out, name, identity: &[], tails: Vec::new() }
-    }
-
-    fn buckets(
-        &mut self,
-        labels: &[(&str, &str)],
-        cumulative: impl Iterator<Item = (f64, u64)>,
-        count: u64,
-        sum: Value,
-    ) {
-        for (bound, n) in cumulative {
-            // Always with a decimal point, as OpenMetrics wants it: a bound has one spelling in both formats, so
-            // that a change of format makes no new series.
-            self.line("_bucket", labels, Some(&format!("{bound:?}")), Value::Count(n));
-        }
-        self.line("_bucket", labels, Some("+Inf"), Value::Count(count));
-        self.line("_sum", labels, None, sum);
-        self.line("_count", labels, None, Value::Count(count));
-    }
-
-    #[inline]
-    fn line(&mut self, suffix: &str, labels: &[(&str, &str)], le: Option<&str>, value: Value) {
-        let out = &mut *self.out;
-        out.extend_from_slice(self.name.as_bytes());
-        out.extend_from_slice(suffix.as_bytes());
-        if !(self.identity.is_empty() && labels.is_empty() && le.is_none()) {
-            out.push(b'{');
-            out.extend_from_slice(self.identity);
-            let mut more = !self.identity.is_empty();
-            for (name, value) in labels {
-                write_label(name, value, more, out);
-                more = true;
-            }
-            if let Some(bound) = le {
-                write_label("le", bound, more, out);
-            }
-            out.extend_from_slice(b"} ");
-        } else {
-            out.push(b' ');
-        }
-        write_value(value, out);
-        out.push(b'\n');
-    }
-}
-
-fn tail(label: &str, word: &str, after_another: bool) -> Vec<u8> {
-    let mut tail = Vec::new();
-    write_label(label, word, after_another, &mut tail);
-    tail.extend_from_slice(b"} ");
-    tail
-}
-
-#[inline]
-fn write_label(name: &str, value: &str, after_another: bool, out: &mut Vec<u8>) {
-    if after_another {
-        out.push(b',');
-    }
-    out.extend_from_slice(name.as_bytes());
-    out.extend_from_slice(b"=\"");
-    write_escaped(value, out);
-    out.push(b'"');
-}
-
-/// A label value: backslash, quote and line feed are escaped in both formats. Other control characters are gone
-/// since the reduction on arrival.
-fn write_escaped(value: &str, out: &mut Vec<u8>) {
-    let special = |b: &u8| matches!(*b, b'\\' | b'"' | b'\n');
-    let mut rest = value.as_bytes();
-    // Nearly every value is clean; asking all bytes without an early exit is what the compiler makes fast.
-    if !rest.iter().fold(false, |any, b| any | special(b)) {
-        out.extend_from_slice(rest);
-        return;
-    }
-    while let Some(at) = rest.iter().position(special) {
-        out.extend_from_slice(&rest[..at]);
-        out.push(b'\\');
-        out.push(if rest[at] == b'\n' { b'n' } else { rest[at] });
-        rest = &rest[at + 1..];
-    }
-    out.extend_from_slice(rest);
-}
-
-/// Largest number up to which every integer is exact in a float.
-const EXACT: f64 = 9_007_199_254_740_992.0;
-
-#[inline]
-fn write_value(value: Value, out: &mut Vec<u8>) {
-    match value {
-        Value::Count(n @ 0..=9) => out.push(b'0' + n as u8),
-        Value::Count(n) => out.extend_from_slice(itoa::Buffer::new().format(n).as_bytes()),
-        Value::Millis(ms) => write_millis(ms, out),
-        Value::Float(x) if x.fract() == 0.0 && x.abs() < EXACT => {
-            out.extend_from_slice(itoa::Buffer::new().format(x as i64).as_bytes());
-        }
-        Value::Float(x) if x.is_nan() => out.extend_from_slice(b"NaN"),
-        Value::Float(x) if x.is_infinite() => {
-            out.extend_from_slice(if x > 0.0 { b"+Inf" } else { b"-Inf" });
-        }
-        Value::Float(x) => write!(out, "{x}").expect("a vector takes every byte"),
-    }
-}
-
-/// Milliseconds as seconds, exactly and without trailing zeros.
-fn write_millis(ms: i64, out: &mut Vec<u8>) {
-    if ms < 0 {
-        out.push(b'-');
-    }
-    let (seconds, mut fraction) = (ms.unsigned_abs() / 1000, ms.unsigned_abs() % 1000);
-    out.extend_from_slice(itoa::Buffer::new().format(seconds).as_bytes());
-    if fraction > 0 {
-        out.push(b'.');
-        let mut unit = 100;
-        while fraction > 0 {
-            out.push(b'0' + (fraction / unit) as u8);
-            fraction %= unit;
-            unit /= 10;
-        }
-    }
 }

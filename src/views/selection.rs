@@ -100,6 +100,11 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Whether neither mode nor cap can leave out one of so many sessions.
+    pub fn keeps_all(&self, sessions: usize) -> bool {
+        matches!(self.mode, SeriesMode::Full | SeriesMode::All) && sessions <= self.max_sessions
+    }
+
     /// Whether a session is still to be seen: not deleted, and its end not too long ago.
     pub fn is_present(&self, session: &SessionView<'_>) -> bool {
         let grace = match session.derived.state {

@@ -7,10 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use hashbrown::HashMap;
+
 use super::Kind::{Counter, Gauge, Histogram as Buckets};
 use super::Stability::Experimental;
 use super::{Family, Kind, Rows, SessionView, Sink, Value};
-use crate::event::{CallOutcome, EndOutcome, ProgressKind, Resolution, StepOutcome, TurnOutcome};
+use crate::event::{CallOutcome, EndOutcome, Name, ProgressKind, Resolution, StepOutcome, TurnOutcome};
 use crate::session::counts::{Histogram, Observation, TokenKind};
 use crate::session::{Count, Snapshot, State};
 
@@ -44,14 +46,23 @@ impl<'a> Totals<'a> {
     pub fn of(snapshot: &'a Snapshot, roots: &[SessionView<'a>]) -> Self {
         let aggregates = &*snapshot.aggregates;
         let mut totals = Self::default();
+        // By the names they have, so that the one they are shown under is looked up once for each.
+        let mut projects: HashMap<(&str, Option<&Name>), ByState> = HashMap::new();
+        let mut models: HashMap<(&str, &str, &str), ByState> = HashMap::new();
         for root in roots {
             let facts = root.facts();
             let source = facts.source.as_str();
-            let project = aggregates.shown_project(facts.project.as_ref());
             let state = root.derived.state as usize;
-            totals.sessions.entry((source, project)).or_default()[state] += 1;
+            projects.entry((source, facts.project.as_ref())).or_default()[state] += 1;
             if !root.model.is_empty() {
-                totals.models.entry((source, root.model, root.provider)).or_default()[state] += 1;
+                models.entry((source, root.model, root.provider)).or_default()[state] += 1;
+            }
+        }
+        totals.models.extend(models);
+        for ((source, project), numbers) in projects {
+            let shown = totals.sessions.entry((source, aggregates.shown_project(project))).or_default();
+            for (sum, n) in shown.iter_mut().zip(numbers) {
+                *sum += n;
             }
         }
         let mut sums: BTreeMap<(Count, &str, &str), u64> = BTreeMap::new();

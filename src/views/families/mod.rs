@@ -58,7 +58,7 @@ pub enum Stability {
 #[derive(Clone, Copy, Debug)]
 pub enum Rows {
     /// From one session, for each that has series and is in this part of its life.
-    Session(Life, fn(&SessionView<'_>, &mut dyn Sink)),
+    Session(Life, fn(&SessionView<'_>, &mut dyn SessionSink)),
     /// From the sums over all sessions.
     Totals(fn(&Totals<'_>, &mut dyn Sink)),
 }
@@ -85,12 +85,18 @@ pub enum Value {
     Float(f64),
 }
 
-/// Takes the samples of one family.
-pub trait Sink {
-    /// One sample; a session's identity labels are the sink's business.
+/// Takes the samples of one family about one session; the identity labels are the sink's business.
+pub trait SessionSink {
+    /// One sample.
     fn sample(&mut self, labels: &[(&str, &str)], value: Value);
     /// One sample for each word, 1 for the one that holds and 0 for the others. A family has one such set of words.
     fn one_hot(&mut self, label: &'static str, words: &[&'static str], holds: usize);
+}
+
+/// Takes the samples of one family over all sessions.
+pub trait Sink {
+    /// One sample.
+    fn sample(&mut self, labels: &[(&str, &str)], value: Value);
     /// The buckets, sum and count of one histogram.
     fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram);
 }

@@ -6,10 +6,11 @@
 use super::Kind::Gauge;
 use super::Life::{Always, Live, Over};
 use super::Stability::Experimental;
-use super::{Family, Life, Rows, Sink, Value};
-use crate::event::{ActionKind, Capabilities, Capability, Certainty, Name, Timestamp};
+use super::{Family, Life, Rows, SessionSink, Value};
+use crate::event::{ActionKind, Capabilities, Capability, Certainty, Name, SourceId, Timestamp};
 use crate::session::facts::Facts;
 use crate::session::rollup::CallSummary;
+use crate::session::snapshot::SourceNow;
 use crate::session::{Derived, Reason, Rollup, Snapshot, State};
 
 /// One session at one moment, with everything its families need.
@@ -36,21 +37,31 @@ pub struct SessionView<'a> {
 // === impl SessionView ===
 
 impl<'a> SessionView<'a> {
-    /// Prepares the session of a slot; `None` if the slot is empty.
-    pub fn of(snapshot: &'a Snapshot, slot: usize, now: Timestamp) -> Option<Self> {
-        let rollup = snapshot.rollup(slot, now)?;
-        let facts = rollup.root;
-        let capabilities = snapshot.capabilities_of(facts);
-        let shown = |name: Option<&'a Name>| snapshot.aggregates.shown_model(name);
-        Some(Self {
-            derived: snapshot.derive(&rollup),
-            capabilities,
-            calls: rollup.calls(),
-            last_activity: rollup.last_activity(),
-            last_progress: rollup.last_progress().filter(|_| capabilities.has(Capability::Progress)),
-            model: shown(facts.info.model.as_ref()),
-            provider: shown(facts.info.provider.as_ref()),
-            rollup,
+    /// Prepares the root sessions, in the order of their keys.
+    pub fn roots(snapshot: &'a Snapshot, now: Timestamp) -> impl Iterator<Item = Self> {
+        // Sessions of one source follow one another, and mostly use the same model.
+        let mut source: Option<(&SourceId, SourceNow)> = None;
+        let mut model = Shown::default();
+        let mut provider = Shown::default();
+        snapshot.roots().filter_map(move |slot| {
+            let rollup = snapshot.rollup(slot, now)?;
+            let facts = rollup.root;
+            let source_now = match source {
+                Some((last, known)) if *last == facts.source => known,
+                _ => snapshot.source_now(&facts.source, now),
+            };
+            source = Some((&facts.source, source_now));
+            let capabilities = facts.capabilities(source_now.capabilities);
+            Some(Self {
+                derived: snapshot.derive_with(&rollup, source_now),
+                capabilities,
+                calls: rollup.calls(),
+                last_activity: rollup.last_activity(),
+                last_progress: rollup.last_progress().filter(|_| capabilities.has(Capability::Progress)),
+                model: model.of(snapshot, facts.info.model.as_ref()),
+                provider: provider.of(snapshot, facts.info.provider.as_ref()),
+                rollup,
+            })
         })
     }
 
@@ -117,6 +128,22 @@ impl<'a> SessionView<'a> {
     }
 }
 
+/// The name that was looked up last, and how it is shown.
+#[derive(Default)]
+struct Shown<'a>(Option<(&'a Name, &'a str)>);
+
+// === impl Shown ===
+
+impl<'a> Shown<'a> {
+    fn of(&mut self, snapshot: &'a Snapshot, name: Option<&'a Name>) -> &'a str {
+        let Some(name) = name else { return "" };
+        match self.0 {
+            Some((last, shown)) if last == name => shown,
+            _ => self.0.insert((name, snapshot.aggregates.shown_model(Some(name)))).1,
+        }
+    }
+}
+
 /// The words of all states, in the order of [`State::ALL`], which is that of their numbers.
 const STATES: [&str; State::ALL.len()] = {
     let mut words = [""; State::ALL.len()];
@@ -133,7 +160,7 @@ const fn gauge(
     life: Life,
     labels: &'static [&'static str],
     help: &'static str,
-    rows: fn(&SessionView<'_>, &mut dyn Sink),
+    rows: fn(&SessionView<'_>, &mut dyn SessionSink),
 ) -> Family {
     let rows = Rows::Session(life, rows);
     Family { name, kind: Gauge, help, labels, stability: Experimental, rows }
@@ -144,13 +171,13 @@ fn text(name: Option<&Name>) -> &str {
 }
 
 /// A number that is zero wherever the source can see it, and absent where it cannot and nothing was seen.
-fn count(s: &SessionView<'_>, seen_by: Capability, n: u64, out: &mut dyn Sink) {
+fn count(s: &SessionView<'_>, seen_by: Capability, n: u64, out: &mut dyn SessionSink) {
     if s.sees(seen_by) || n > 0 {
         out.sample(&[], Value::Count(n));
     }
 }
 
-fn past(s: &SessionView<'_>, time: Option<Timestamp>, out: &mut dyn Sink) {
+fn past(s: &SessionView<'_>, time: Option<Timestamp>, out: &mut dyn SessionSink) {
     if let Some(time) = time {
         out.sample(&[], s.past(time));
     }
