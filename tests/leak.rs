@@ -34,6 +34,7 @@ const STRUCTURE: &[&str] = &[
     "parent_turn_id",
     "forked_from_id",
     "response_id",
+    "window_id",
     "cli_version",
     "originator",
     "source",

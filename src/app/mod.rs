@@ -300,9 +300,8 @@ impl Core {
 
     fn start_in_memory(config: &Config, scanning: &[&SourceDef]) -> anyhow::Result<Self> {
         let reducer = Arc::new(Reducer::new([0; 16], runners(config)));
-        let backend: store::Backend =
-            Arc::new(|| Ok(Box::new(redb::backends::InMemoryBackend::new()) as Box<_>));
-        let opened = store::db::open(&backend, key_check(&reducer), Clock::system().now())?;
+        let opened =
+            store::db::open(&store::db::memory_backend(), key_check(&reducer), Clock::system().now())?;
         let opened = opened.map_err(|_| anyhow::anyhow!("an empty store cannot be read"))?;
         Self::start_with(config, opened, reducer, scanning, None)
     }

@@ -20,7 +20,8 @@ body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:78rem;padding
 h1{font-size:1.4rem;margin:0}p{margin:.4rem 0}nav{margin:1rem 0}nav a{margin-right:1.2rem}\
 table{border-collapse:collapse;width:100%}\
 th,td{text-align:left;padding:.35rem .8rem .35rem 0;border-bottom:1px solid #8884;vertical-align:top}\
-th{font-weight:600}td{overflow-wrap:anywhere}td.age{white-space:nowrap;font-variant-numeric:tabular-nums}\
+th{font-weight:600}th,td{white-space:nowrap}td.age{font-variant-numeric:tabular-nums}\
+td:nth-child(-n+3){white-space:normal;overflow-wrap:anywhere}\
 .look{font-weight:600;color:#b45309}.over{opacity:.6}code{font-size:.9em}";
 
 /// The page at this moment: what needs a person first, then the newest activity.

@@ -22,6 +22,16 @@ pub struct Exporter {
     pub address: String,
 }
 
+/// A process of a test that ends with it, also where the test fails.
+pub struct Ending(pub Child);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// An answer.
 #[derive(Debug, Clone)]
 pub struct Answer {

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# A real Prometheus scrapes the running exporter in both formats; what was pushed is asked for in PromQL.
-# Argument: the exporter's binary.
+# A real Prometheus scrapes the running exporter in both formats; what was pushed is asked for in PromQL. Then the whole
+# catalogue is live at once, and strict readers of both formats find no fault with it.
+# Argument: the exporter's binary. PYTHON names a Python that has prometheus_client.
 set -euo pipefail
 here="$(cd "$(dirname "$0")" && pwd)"
 exporter="$(realpath "$1")"
 work="$(mktemp -d)"
+number=0
+python="${PYTHON:-python3}"
 pids=()
 
 finish() {
@@ -56,7 +59,11 @@ both() {
   done
 }
 
-mkdir "$work/home" "$work/state"
+mkdir -p "$work/state" "$work/home/.codex/sessions"
+for name in edit_ok err_401 subagent compaction; do
+  cp "$here/../fixtures/codex/$name.rollout.jsonl" \
+    "$work/home/.codex/sessions/rollout-2026-11-29T15-00-00-$(printf '%08d' "$((++number))")-0000-7000-8000-000000000000.jsonl"
+done
 port="$(free_port)"
 env -u CODEX_HOME HOME="$work/home" "$exporter" --home "$work/home" --state-dir "$work/state" \
   --web.listen-address "127.0.0.1:$port" >"$work/exporter.log" 2>&1 </dev/null &
@@ -104,9 +111,26 @@ both "agent_session_state{$session,state=\"completed\"}" ' == 1'
 both 'agent_session_turns_total{source="e2e",project="shop",outcome="completed"}' ' == 1'
 both 'up{}' ' == 1'
 
+"$python" "$here/everything.py" "http://127.0.0.1:$port" >"$work/everything.ndjson"
+taken="$(curl -sS --max-time 10 -H 'Content-Type: application/x-ndjson' --data-binary "@$work/everything.ndjson" \
+  "http://127.0.0.1:$port/api/v1/events")"
+case "$taken" in *'"rejected":[]'*) ;; *) die "events that the schema itself gives are refused: $taken" ;; esac
+within "what was pushed shows" results 2 'agent_session_stop_acknowledged_timestamp_seconds{session="works"}'
+curl -sS --max-time 10 "http://127.0.0.1:$port/metrics" >"$work/live.prom"
+curl -sS --max-time 10 -H "Accept: $accept" "http://127.0.0.1:$port/metrics" >"$work/live.om"
+promtool check metrics <"$work/live.prom" || die "promtool finds fault with the live metrics"
+"$python" "$here/openmetrics.py" "$work/live.om"
+# Families about sessions are all there; the exporter's own are those of things that went wrong, too.
+sed -n 's/^| `\(agent_sessions\?[^`]*\)`.*/\1/p' "$here/../../METRICS.md" | grep -v '^agent_session_exporter_' | sort >"$work/documented"
+sed -n 's/^# TYPE \([^ ]*\) .*/\1/p' "$work/live.prom" | grep -v '^agent_session_exporter_' | sort >"$work/shown"
+missing="$(comm -23 "$work/documented" "$work/shown")"
+[ -z "$missing" ] || die "not shown although everything was pushed: $missing"
+both 'up{}' ' == 1'
+
 kill -TERM "${pids[0]}"
 code=0
 wait "${pids[0]}" || code=$?
 [ "$code" = 0 ] || die "the exporter ended with $code on SIGTERM"
 pids=("${pids[@]:1}")
-printf 'Prometheus scraped both formats: all queries answered as expected\n'
+printf 'Prometheus scraped both formats: all queries answered as expected; %d families about sessions, all live\n' \
+  "$(wc -l <"$work/documented")"

@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::json;
 
-use crate::common::{self, Exporter, command, free_port, request, wait_until};
+use crate::common::{self, Ending, Exporter, command, free_port, request, wait_until};
 use crate::exposition::{self, Dialect};
 use crate::{as_if_now, event, families, push};
 
@@ -114,13 +114,15 @@ fn the_demo_shows_every_state_within_a_minute() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state");
     let address = format!("127.0.0.1:{}", free_port());
-    let mut child = command(folder.path(), &state)
-        .args(["demo", "--web.listen-address", &address])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let child = Ending(
+        command(folder.path(), &state)
+            .args(["demo", "--web.listen-address", &address])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
     let mut seen = BTreeSet::new();
     wait_until("all ten states", || {
         if let Some(answer) = request(&address, "GET", "/api/v1/sessions?limit=1000", &[], b"") {
@@ -131,8 +133,7 @@ fn the_demo_shows_every_state_within_a_minute() {
     });
     let metrics = request(&address, "GET", "/metrics", &[], b"").unwrap();
     exposition::parse(&metrics.body, Dialect::Text).unwrap();
-    child.kill().unwrap();
-    child.wait().unwrap();
+    drop(child);
     let left: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
     assert!(left.is_empty(), "the demo writes nothing: {left:?}");
 }
@@ -141,14 +142,16 @@ fn the_demo_shows_every_state_within_a_minute() {
 fn events_come_by_standard_input_too() {
     let folder = tempfile::tempdir().unwrap();
     let address = format!("127.0.0.1:{}", free_port());
-    let mut child = command(folder.path(), &folder.path().join("state"))
-        .args(["--stdin", "--web.listen-address", &address])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut input = child.stdin.take().unwrap();
+    let mut child = Ending(
+        command(folder.path(), &folder.path().join("state"))
+            .args(["--stdin", "--web.listen-address", &address])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    let mut input = child.0.stdin.take().unwrap();
     writeln!(input, "{}\nnot json\n", event("1", "piped", "turn.started", r#"{"trigger":"person"}"#))
         .unwrap();
     let state = || {
@@ -160,8 +163,7 @@ fn events_come_by_standard_input_too() {
     drop(input);
     std::thread::sleep(std::time::Duration::from_millis(100));
     assert_eq!(state().as_deref(), Some("running"));
-    child.kill().unwrap();
-    child.wait().unwrap();
+    drop(child);
 }
 
 #[test]

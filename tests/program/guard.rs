@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use crate::common::{self, Exporter, command, request};
+use crate::common::{self, Ending, Exporter, command, request};
 use crate::event;
 
 /// Every route there is, push included.
@@ -67,18 +67,19 @@ fn other_machines_are_served_only_when_asked_for() {
     assert!(!state.exists(), "refused before anything is written");
     let port = common::free_port();
     let everywhere = format!("0.0.0.0:{port}");
-    let mut child = command(folder.path(), &state)
-        .args(["--web.allow-remote", "--web.listen-address", &everywhere])
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::null())
-        .spawn()
-        .unwrap();
+    let child = Ending(
+        command(folder.path(), &state)
+            .args(["--web.allow-remote", "--web.listen-address", &everywhere])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
     let address = format!("127.0.0.1:{port}");
     common::wait_until("it serves all addresses", || {
         request(&address, "GET", "/-/healthy", &[], b"").is_some_and(|a| a.status == 200)
     });
-    child.kill().unwrap();
-    child.wait().unwrap();
+    drop(child);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, RootCertStore, Stream};
 
-use crate::common::{command, free_port, wait_until};
+use crate::common::{Ending, command, free_port, wait_until};
 
 fn ask(port: u16, roots: &RootCertStore, path: &str, user: &str) -> Option<String> {
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -48,13 +48,15 @@ fn tls_and_users_from_a_file() {
     fs::write(&file, text).unwrap();
     let port = free_port();
     let state = folder.path().join("state");
-    let mut child = command(folder.path(), &state)
-        .args(["--web.listen-address", &format!("0.0.0.0:{port}"), "--web.config.file"])
-        .arg(&file)
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let child = Ending(
+        command(folder.path(), &state)
+            .args(["--web.listen-address", &format!("0.0.0.0:{port}"), "--web.config.file"])
+            .arg(&file)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
     let mut roots = RootCertStore::empty();
     roots.add(made.cert.der().clone()).unwrap();
     wait_until("it answers over TLS", || {
@@ -64,8 +66,7 @@ fn tls_and_users_from_a_file() {
     assert!(metrics.contains("agent_session_exporter_build_info"), "{metrics}");
     let stranger = ask(port, &roots, "/metrics", "alice:wrong").unwrap();
     assert!(stranger.starts_with("HTTP/1.1 401 ") && !stranger.contains("build_info"), "{stranger}");
-    child.kill().unwrap();
-    child.wait().unwrap();
+    drop(child);
 
     fs::write(&file, "tls_server_config:\n  cert_file: gone.pem\n  key_file: key.pem\n").unwrap();
     let refused = command(folder.path(), &state)

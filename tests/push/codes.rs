@@ -32,7 +32,7 @@ async fn a_body_that_cannot_be_parsed() {
     for body in ["", "{", "[{}", "secret text", "{\"source\":\"a\"}\n{\"source\":\"a\"}", "[1] 2"] {
         let answer = stand.send("application/json", body).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{body}");
-        assert_eq!(answer.body["error"], "malformed_body");
+        assert_eq!(answer.body["reason"], "malformed_body");
         assert!(!answer.body.to_string().contains("secret"));
     }
     let answer = stand.send("application/cloudevents-batch+json", "{}").await;
@@ -47,11 +47,14 @@ async fn too_large() {
     let options = Options { max_body: 1_000, max_line: 300, max_items: 3, ..Options::default() };
     let stand = Stand::new(options);
     let long = stand.send(LINES, " ".repeat(1_001)).await;
-    assert_eq!((long.status, &long.body["error"]), (StatusCode::PAYLOAD_TOO_LARGE, &json!("too_large")));
+    assert_eq!((long.status, &long.body["reason"]), (StatusCode::PAYLOAD_TOO_LARGE, &json!("too_large")));
     let announced = [("content-type", LINES), ("content-length", "1001")];
     assert_eq!(stand.send_with(&announced, "").await.status, StatusCode::PAYLOAD_TOO_LARGE);
     let many = stand.send("application/json", "[1,2,3,4]").await;
-    assert_eq!((many.status, &many.body["error"]), (StatusCode::PAYLOAD_TOO_LARGE, &json!("too_many_items")));
+    assert_eq!(
+        (many.status, &many.body["reason"]),
+        (StatusCode::PAYLOAD_TOO_LARGE, &json!("too_many_items"))
+    );
     assert_eq!(stand.send(LINES, "1\n2\n3\n4").await.status, StatusCode::PAYLOAD_TOO_LARGE);
 
     let line =
@@ -70,7 +73,7 @@ async fn types_that_are_not_read() {
     assert_eq!(stand.send_with(&[], "{}").await.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
     let form = stand.send("application/x-www-form-urlencoded", "{}").await;
     assert_eq!(form.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
-    assert!(form.body["message"].as_str().unwrap().contains("curl -d"));
+    assert!(form.body["error"].as_str().unwrap().contains("curl -d"));
     let get = Request::get("/api/v1/events").body(Body::empty()).unwrap();
     let answer = stand.router.clone().oneshot(get).await.unwrap();
     assert_eq!(answer.status(), StatusCode::METHOD_NOT_ALLOWED);
@@ -134,7 +137,7 @@ async fn a_store_that_cannot_commit() {
     let stand = Stand::answering(Options::default(), true);
     let answer = stand.send("application/json", item("activity", json!({})).to_string()).await;
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(answer.body["error"], "unavailable");
+    assert_eq!(answer.body["reason"], "unavailable");
     assert_eq!(answer.headers["retry-after"], "1");
     assert_eq!(stand.counter("push_refused_total", "unavailable"), 1.0);
 }
