@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
+use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
 use tokio::net::TcpListener;
@@ -227,14 +228,14 @@ fn metrics(config: &Config, core: &Core) -> RenderMetrics {
     Arc::new(move |snapshot, now, headers: &HeaderMap| -> Response {
         let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
         let format = Format::negotiate(text(header::ACCEPT));
-        let body = renderer.render(snapshot, now, format);
+        let body = renderer.body(snapshot, now, format);
         let content_type = (header::CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
         let vary = (header::VARY, HeaderValue::from_static("accept, accept-encoding"));
         if exposition::accepts_gzip(text(header::ACCEPT_ENCODING)) {
             let encoding = (header::CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-            ([content_type, vary, encoding], exposition::gzip(&body)).into_response()
+            ([content_type, vary, encoding], exposition::gzip(body.as_ref())).into_response()
         } else {
-            ([content_type, vary], body).into_response()
+            ([content_type, vary], Bytes::from_owner(body)).into_response()
         }
     })
 }

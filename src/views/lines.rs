@@ -76,6 +76,16 @@ impl Default for SessionLines {
 }
 
 impl SessionLines {
+    /// Forgets the sessions, not the memory they took.
+    pub(super) fn clear(&mut self) {
+        self.identities.clear();
+        self.ends.clear();
+        for column in &mut self.columns {
+            column.samples.clear();
+            column.tails.clear();
+        }
+    }
+
     /// Asks every family about a session.
     pub(super) fn add(&mut self, session: &SessionView<'_>) {
         let at = u32::try_from(self.ends.len()).expect("sessions are bounded");

@@ -33,6 +33,42 @@ pub struct Renderer {
     memory: Mutex<Memory>,
     /// Length of the last body: the next one is about as long, so that its buffer need not grow.
     last_length: AtomicUsize,
+    /// What the last scrape worked with, for the next: fresh memory costs as much as writing into it.
+    spare: Arc<Spare>,
+}
+
+/// Buffers between two scrapes.
+#[derive(Debug, Default)]
+struct Spare {
+    body: Mutex<Vec<u8>>,
+    lines: Mutex<Option<SessionLines>>,
+}
+
+/// A finished exposition; its buffer serves the next one.
+#[derive(Debug)]
+pub struct Body {
+    bytes: Vec<u8>,
+    spare: Arc<Spare>,
+}
+
+/// A larger buffer is given back to the system.
+const MAX_SPARE: usize = 64 << 20;
+
+// === impl Body ===
+
+impl AsRef<[u8]> for Body {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        let mut kept = self.spare.body.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.bytes.capacity() <= MAX_SPARE && self.bytes.capacity() > kept.capacity() {
+            *kept = std::mem::take(&mut self.bytes);
+        }
+    }
 }
 
 // === impl Format ===
@@ -114,7 +150,21 @@ impl Renderer {
     /// A renderer with these bounds; says in the self metrics which mode is in force.
     pub fn new(options: Options, telemetry: Arc<Telemetry>) -> Self {
         telemetry.series_mode.with_label_values(&[options.mode.as_str()]).set(1);
-        Self { options, telemetry, memory: Mutex::default(), last_length: AtomicUsize::new(0) }
+        Self {
+            options,
+            telemetry,
+            memory: Mutex::default(),
+            last_length: AtomicUsize::new(0),
+            spare: Arc::default(),
+        }
+    }
+
+    /// The whole exposition at this moment, in a buffer that serves again.
+    pub fn body(&self, snapshot: &Snapshot, now: Timestamp, format: Format) -> Body {
+        let mut bytes = std::mem::take(&mut *self.spare.body.lock().unwrap_or_else(PoisonError::into_inner));
+        bytes.clear();
+        self.render_into(snapshot, now, format, &mut bytes);
+        Body { bytes, spare: self.spare.clone() }
     }
 
     /// The whole exposition at this moment.
@@ -131,7 +181,9 @@ impl Renderer {
         let roots = snapshot.roots().count();
         // Where none can be left out, a session is written down while its facts are near.
         let at_once = self.options.keeps_all(roots);
-        let mut lines = SessionLines::default();
+        let spare = self.spare.lines.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut lines = spare.unwrap_or_default();
+        lines.clear();
         let mut sessions = Vec::with_capacity(roots);
         for session in SessionView::roots(snapshot, now).filter(|s| self.options.is_present(s)) {
             if at_once {
@@ -151,6 +203,7 @@ impl Renderer {
             sessions.iter().for_each(|session| lines.add(session));
         }
         write_snapshot(&lines, &totals, format, out);
+        *self.spare.lines.lock().unwrap_or_else(PoisonError::into_inner) = Some(lines);
         for family in self.telemetry.registry().gather() {
             write_registered(&family, format, out);
         }

@@ -57,7 +57,7 @@ pub fn start(max_sessions: usize) -> Running {
         let (renderer, seen) = (renderer.clone(), seen.clone());
         async move {
             let snapshot = seen.borrow().clone();
-            renderer.render(&snapshot, clock.now(), prometheus::Format::Text)
+            axum::body::Bytes::from_owner(renderer.body(&snapshot, clock.now(), prometheus::Format::Text))
         }
     });
     let router = push::router(push).route("/metrics", metrics);
