@@ -112,12 +112,8 @@ impl Tracker {
         let total = Tokens::read(info.total_token_usage).or_else(|| {
             // An early shape without totals.
             let (input, output) = (count(info.prompt), count(info.completion));
-            (input + output > 0).then(|| Tokens {
-                input,
-                output,
-                total: input.saturating_add(output),
-                ..Tokens::default()
-            })
+            let total = input.saturating_add(output);
+            (total > 0).then(|| Tokens { input, output, total, ..Tokens::default() })
         })?;
         if inherited || (!self.own && self.is_burst(time)) {
             self.burst = time;
@@ -209,6 +205,18 @@ mod tests {
         let mut t = child();
         assert_eq!(added(&mut t, 60_000, 500, 9_000), 500);
         assert_eq!(added(&mut t, 60_700, 700, 10_000), 700);
+    }
+
+    #[test]
+    fn impossible_numbers_are_none() {
+        for (n, told) in
+            [("1e12", Some(1_000_000_000_000)), ("1e300", None), ("18446744073709551615", None), ("-1", None)]
+        {
+            let json = format!(r#"{{"prompt":{n},"completion":{n}}}"#);
+            let raw: &serde_json::value::RawValue = serde_json::from_str(&json).unwrap();
+            let usage = Tracker::default().take_info(Some(raw), None, false);
+            assert_eq!(usage.map(|u| u.input), told, "{n}");
+        }
     }
 
     #[test]

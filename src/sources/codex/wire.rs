@@ -104,10 +104,13 @@ pub(super) fn word(raw: Raw<'_>) -> Cow<'_, str> {
     text(raw).unwrap_or_default()
 }
 
-/// The field as a number of things; negative ones are none.
+/// Nobody counts beyond this; sums of such numbers stay far from the end of their range.
+const MAX_COUNT: f64 = 1e12;
+
+/// The field as a number of things; negative ones and impossible ones are none.
 pub(super) fn count(raw: Raw<'_>) -> u64 {
     match read::<f64>(raw) {
-        Some(n) if n.is_finite() && n > 0.0 => n as u64,
+        Some(n) if n > 0.0 && n <= MAX_COUNT => n as u64,
         _ => 0,
     }
 }
