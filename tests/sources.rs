@@ -4,9 +4,13 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop where its own story is wrong")]
 
 mod common;
+#[path = "common/exposition.rs"]
+mod exposition;
 
 mod sources {
     mod folded;
+    mod home;
     mod moments;
     mod recordings;
+    mod running;
 }
