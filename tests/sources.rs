@@ -9,8 +9,11 @@ mod exposition;
 
 mod sources {
     mod folded;
+    mod history;
     mod home;
     mod moments;
     mod recordings;
+    mod reports;
     mod running;
+    mod same;
 }
