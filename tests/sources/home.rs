@@ -2,7 +2,8 @@
 
 use std::fs::{self, File};
 
-use agent_session_exporter::session::Snapshot;
+use agent_session_exporter::event::Timestamp;
+use agent_session_exporter::session::{Facts, Snapshot};
 
 use super::folded::read;
 use super::running::{Home, NEXT_DAY, age, append, behind, clock_at, facts, scrape, shown, state, thread};
@@ -12,10 +13,12 @@ fn recording(name: &str) -> Vec<u8> {
     read(&format!("codex/{name}.jsonl"))
 }
 
+fn moment(text: &str) -> Timestamp {
+    Timestamp::parse(text).unwrap()
+}
+
 /// Facts of all sessions without the moments of reading, and all sums.
-fn known(
-    snapshot: &Snapshot,
-) -> (Vec<agent_session_exporter::session::Facts>, impl PartialEq + std::fmt::Debug + use<>) {
+fn known(snapshot: &Snapshot) -> (Vec<Facts>, impl PartialEq + std::fmt::Debug + use<>) {
     let mut all: Vec<_> = all_facts(snapshot).into_values().collect();
     for facts in &mut all {
         facts.first_seen = NEXT_DAY;
@@ -118,26 +121,16 @@ fn report_44_a_deleted_session_has_no_series_at_the_next_scrape() {
     let mut home = Home::new();
     let thread = thread(&recording("as_user_input.at_pending0.rollout"));
     // A minute after the record: the session is alive.
-    home.clock = clock_at("2026-11-29T15:31:00Z".parse_time());
+    home.clock = clock_at(moment("2026-11-29T15:31:00Z"));
     let head = home.put(&recording("as_user_input.at_pending0.rollout"));
     assert_eq!(head, thread);
     let running = home.start();
     let alive = running.until_state(&thread, "waiting_for_user/question");
-    assert_eq!(shown(&scrape(&alive, home.clock.now())), [thread.clone()]);
+    assert_eq!(shown(&scrape(&alive, home.clock.now())), std::slice::from_ref(&thread));
     fs::remove_file(home.rollout(&thread)).unwrap();
     let gone = running.until_state(&thread, "cancelled/deleted");
     assert_eq!(shown(&scrape(&gone, home.clock.now())), [""; 0]);
     running.end();
-}
-
-trait ParseTime {
-    fn parse_time(&self) -> agent_session_exporter::event::Timestamp;
-}
-
-impl ParseTime for str {
-    fn parse_time(&self) -> agent_session_exporter::event::Timestamp {
-        agent_session_exporter::event::Timestamp::parse(self).unwrap()
-    }
 }
 
 #[test]
@@ -226,7 +219,7 @@ fn a_character_that_is_cut_in_the_middle_is_read_whole() {
     // Bytes that are no text at all are skipped, and what follows is read.
     append(&home.rollout(&thread), b"{\"type\":\"event_msg\",\"payload\":\"\xff\xfe\"}\n");
     append(&home.rollout(&thread), line(3, "{\"type\":\"user_message\",\"message\":\"x\"}"));
-    let prompt = "2026-11-29T15:00:03Z".parse_time();
+    let prompt = moment("2026-11-29T15:00:03Z");
     running.until("both prompts", |s| facts(s, &thread).is_some_and(|f| f.last_prompt == Some(prompt)));
     running.end();
 }
@@ -343,7 +336,7 @@ fn a_lock_that_is_let_go_in_an_open_turn_is_a_death() {
 
 /// Seconds since the epoch as a rollout writes them.
 fn at_text(seconds: i64) -> String {
-    agent_session_exporter::event::Timestamp::from_millis(seconds * 1000).to_string()
+    Timestamp::from_millis(seconds * 1000).to_string()
 }
 
 #[test]

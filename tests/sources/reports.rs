@@ -143,7 +143,7 @@ fn report_58_series_return_to_the_base_level_and_totals_stay() {
     assert_eq!(shown(&scrape(&snapshot, at(NOON))).len(), 50);
     let week = scrape(&snapshot, at(NOON).plus(7 * 86_400_000));
     assert_eq!(shown(&week), [""; 0]);
-    let with_labels = |name: &str| week.iter().any(|f| f.samples.iter().any(|s| s.label(name) != ""));
+    let with_labels = |name: &str| week.iter().any(|f| f.samples.iter().any(|s| !s.label(name).is_empty()));
     assert!(!with_labels("session"));
     // Aggregates do not grow with sessions.
     let left = week.iter().map(|f| f.samples.len()).sum::<usize>();
