@@ -126,7 +126,8 @@ proptest! {
 fn files_read_piece_by_piece_say_what_they_say_at_once() {
     let mut names = files("codex", ".rollout.jsonl");
     // Calls that outlive their turn are ended by the store five seconds later, at a moment of the test's own.
-    let timed = ["sigint", "interrupt", "tui_approval", "hooks_approval", ".at_", "0.23.0"];
+    let timed =
+        ["resume_after_kill9", "sigint", "interrupt", "tui_approval", "hooks_approval", ".at_", "0.23.0"];
     names.retain(|n| !timed.iter().any(|t| n.contains(t)));
     let all: Vec<_> = names.iter().map(|n| read(n)).collect();
     let at_once = Home::new();
