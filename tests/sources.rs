@@ -4,9 +4,17 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop where its own story is wrong")]
 
 mod common;
+#[path = "common/exposition.rs"]
+#[allow(dead_code, reason = "other tests use all of it")]
+mod exposition;
 
 mod sources {
     mod folded;
+    mod history;
+    mod home;
     mod moments;
     mod recordings;
+    mod reports;
+    mod running;
+    mod same;
 }

@@ -246,4 +246,21 @@ mod tests {
         assert_eq!(late.facts(), ordered.facts());
         assert_eq!(sums[&super::super::Count::Turn(TurnOutcome::Completed)], 225);
     }
+
+    #[test]
+    fn records_without_a_time_stand_in_the_order_they_were_read() {
+        let (source, session) = (SourceId::from("codex"), SessionId::from("s"));
+        let epoch = Timestamp::from_millis(0);
+        // Ids are hashes: they say nothing about the order.
+        for id in [1, u64::MAX - 1] {
+            let mut folded = Session::new(Facts::new(source.clone(), session.clone(), epoch));
+            for (message, id) in [(false, u64::MAX / 2), (true, id)] {
+                let fact = Fact::Activity { class: crate::event::ActivityClass::Work, message };
+                let mut event = Event::new(&source, &session, epoch, fact);
+                event.id = Some(id);
+                folded.apply(event, epoch);
+            }
+            assert!(folded.facts().message_last, "{id}");
+        }
+    }
 }

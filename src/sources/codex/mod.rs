@@ -44,8 +44,8 @@ pub const DEF: SourceDef = SourceDef {
     start: Some(|context| files::start(FILES, context)),
 };
 
-/// Where the files are, and what makes them streams.
-const FILES: FileSource = FileSource {
+/// Where the files are, and what makes them streams of records.
+pub const FILES: FileSource = FileSource {
     name: "codex",
     folder: ".codex",
     roots: &["sessions", "archived_sessions"],
