@@ -16,3 +16,8 @@ pub mod sources;
 pub mod store;
 pub mod telemetry;
 pub mod views;
+
+// Events are allocated by the threads that decode them and freed by the owner, in bursts: the system's allocator
+// neither likes that nor gives the pages back.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -8,7 +8,6 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::window::Change;
 use crate::event::{
     ActionKind, BlockReason, CallOutcome, EndOutcome, Name, ProgressKind, Requester, Resolution, SourceId,
     StepKind, StepOutcome, Timestamp, ToolClass, TurnOutcome,
@@ -105,6 +104,27 @@ pub struct Effects {
     pub counts: Vec<(Count, u64)>,
     /// Durations in milliseconds.
     pub observations: Vec<(Observation, u64)>,
+}
+
+/// What events of one session changed in the sums: each key once, however many events it took. What a stretch that
+/// is folded again had added is taken back.
+#[derive(Debug, Default)]
+pub struct Change {
+    counted: Vec<Counted>,
+    /// Durations measured, with whether the session is no sub-agent.
+    observed: Vec<(Observation, u64, bool)>,
+    /// Durations that were measured before: they are in the histograms already.
+    known: Vec<(Observation, u64)>,
+}
+
+#[derive(Debug)]
+struct Counted {
+    project: Option<Name>,
+    root: bool,
+    count: Count,
+    delta: i64,
+    /// Events it comes from, those taken back subtracted.
+    events: i64,
 }
 
 /// A sum, and the highest it has been: only that is shown.
@@ -223,6 +243,63 @@ impl Effects {
     }
 }
 
+// === impl Change ===
+
+impl Change {
+    /// Nothing changed.
+    pub fn is_empty(&self) -> bool {
+        self.observed.is_empty() && self.counted.iter().all(|c| c.delta == 0)
+    }
+
+    /// Forgets it, but keeps the room.
+    pub fn clear(&mut self) {
+        self.counted.clear();
+        self.observed.clear();
+        self.known.clear();
+    }
+
+    /// Adds what an event causes.
+    pub fn add(&mut self, effects: &Effects) {
+        self.count(effects, 1);
+        self.observed.extend(effects.observations.iter().map(|(what, ms)| (*what, *ms, effects.root)));
+    }
+
+    /// Takes back what an event had caused.
+    pub fn take_back(&mut self, effects: &Effects) {
+        self.count(effects, -1);
+        self.known.extend_from_slice(&effects.observations);
+    }
+
+    /// Differences by key.
+    pub fn counts(&self) -> impl Iterator<Item = (&Count, i64)> {
+        self.counted.iter().map(|c| (&c.count, c.delta))
+    }
+
+    fn count(&mut self, effects: &Effects, sign: i64) {
+        for (count, amount) in &effects.counts {
+            let delta = sign.saturating_mul(i64::try_from(*amount).unwrap_or(i64::MAX));
+            // A handful of keys that mostly share their names' allocations: a walk is faster than hashing.
+            let known = self
+                .counted
+                .iter_mut()
+                .find(|c| c.count == *count && c.root == effects.root && c.project == effects.project);
+            match known {
+                Some(known) => {
+                    known.delta = known.delta.saturating_add(delta);
+                    known.events += sign;
+                }
+                None => self.counted.push(Counted {
+                    project: effects.project.clone(),
+                    root: effects.root,
+                    count: count.clone(),
+                    delta,
+                    events: sign,
+                }),
+            }
+        }
+    }
+}
+
 // === impl Sum ===
 
 impl Sum {
@@ -263,52 +340,26 @@ impl Histogram {
 impl Aggregates {
     /// Adds what an event of this source caused.
     pub fn add(&mut self, source: &SourceId, effects: &Effects) {
-        for (count, amount) in &effects.counts {
-            let delta = i64::try_from(*amount).unwrap_or(i64::MAX);
-            self.change(source, effects.project.as_ref(), effects.root, count, delta);
-        }
-        for (what, ms) in &effects.observations {
-            self.observe(source, effects.root, *what, *ms);
-        }
+        let mut change = Change::default();
+        change.add(effects);
+        self.take(source, &mut change);
     }
 
-    /// Takes in what an event of this source changed. Of a stretch that was folded again only the difference moves a
-    /// sum; durations that were already observed stay.
-    pub fn take(&mut self, source: &SourceId, change: &Change) {
-        if change.old.is_empty() {
-            for effects in &change.new {
-                self.add(source, effects);
-            }
-            return;
-        }
-        let mut net: HashMap<(Option<&Name>, bool, &Count), i64> = HashMap::new();
-        let mut seen: HashMap<(Observation, u64), u32> = HashMap::new();
-        for effects in &change.old {
-            for (count, amount) in &effects.counts {
-                let delta = i64::try_from(*amount).unwrap_or(i64::MAX);
-                *net.entry((effects.project.as_ref(), effects.root, count)).or_default() -= delta;
-            }
-            for observed in &effects.observations {
-                *seen.entry(*observed).or_default() += 1;
+    /// Takes in what events of this source changed, and leaves the change empty. Durations that were observed before
+    /// stay.
+    pub fn take(&mut self, source: &SourceId, change: &mut Change) {
+        for counted in &change.counted {
+            if counted.delta != 0 {
+                self.change(source, counted);
             }
         }
-        for effects in &change.new {
-            for (count, amount) in &effects.counts {
-                let delta = i64::try_from(*amount).unwrap_or(i64::MAX);
-                *net.entry((effects.project.as_ref(), effects.root, count)).or_default() += delta;
-            }
-            for observed in &effects.observations {
-                match seen.get_mut(observed).filter(|n| **n > 0) {
-                    Some(n) => *n -= 1,
-                    None => self.observe(source, effects.root, observed.0, observed.1),
-                }
+        for (what, ms, root) in &change.observed {
+            match change.known.iter().position(|known| *known == (*what, *ms)) {
+                Some(at) => _ = change.known.swap_remove(at),
+                None => self.observe(source, *root, *what, *ms),
             }
         }
-        for ((project, root, count), delta) in net {
-            if delta != 0 {
-                self.change(source, project, root, count, delta);
-            }
-        }
+        change.clear();
     }
 
     /// Label values that were folded into `other`, by label.
@@ -320,7 +371,7 @@ impl Aggregates {
     pub fn project_label(&mut self, project: Option<&Name>) -> Name {
         match project {
             Some(p) => {
-                bound(&mut self.bounds.projects, MAX_PROJECTS, p, "project", &mut self.bounds.overflows)
+                bound(&mut self.bounds.projects, MAX_PROJECTS, p, ("project", 1), &mut self.bounds.overflows)
             }
             None => Name::none(),
         }
@@ -346,16 +397,22 @@ impl Aggregates {
 
     /// Admits a model's name, so that it can be shown.
     pub fn admit_model(&mut self, model: &Name) {
-        bound(&mut self.bounds.models, MAX_MODELS, model, "model", &mut self.bounds.overflows);
+        bound(&mut self.bounds.models, MAX_MODELS, model, ("model", 1), &mut self.bounds.overflows);
     }
 
-    fn change(&mut self, source: &SourceId, project: Option<&Name>, root: bool, count: &Count, delta: i64) {
+    fn change(&mut self, source: &SourceId, counted: &Counted) {
+        let Counted { project, root, count, delta, events } = counted;
         if count.roots_only() && !root {
             return;
         }
-        let project = if count.by_project() { self.project_label(project) } else { Name::none() };
-        let key = (source.clone(), project, self.bounded(source, count));
-        self.sums.entry(key).or_default().add(delta);
+        let events = u64::try_from(*events).unwrap_or(0);
+        let Bounds { projects, overflows, .. } = &mut self.bounds;
+        let project = match project {
+            Some(p) if count.by_project() => bound(projects, MAX_PROJECTS, p, ("project", events), overflows),
+            _ => Name::none(),
+        };
+        let key = (source.clone(), project, self.bounded(source, count, events));
+        self.sums.entry(key).or_default().add(*delta);
     }
 
     fn observe(&mut self, source: &SourceId, root: bool, what: Observation, ms: u64) {
@@ -364,10 +421,10 @@ impl Aggregates {
         }
     }
 
-    fn bounded(&mut self, source: &SourceId, count: &Count) -> Count {
+    fn bounded(&mut self, source: &SourceId, count: &Count, events: u64) -> Count {
         let Bounds { tools, models, providers, detectors, overflows, .. } = &mut self.bounds;
-        let model = |set, over, m: &Name| bound(set, MAX_MODELS, m, "model", over);
-        let provider = |set, over, p: &Name| bound(set, MAX_MODELS, p, "provider", over);
+        let model = |set, over, m: &Name| bound(set, MAX_MODELS, m, ("model", events), over);
+        let provider = |set, over, p: &Name| bound(set, MAX_MODELS, p, ("provider", events), over);
         match count {
             Count::Retry(reason, m) => Count::Retry(*reason, model(models, overflows, m)),
             Count::RateLimitSignal(m) => Count::RateLimitSignal(model(models, overflows, m)),
@@ -379,23 +436,23 @@ impl Aggregates {
             }
             Count::ToolCall(tool, outcome) => {
                 let tools = tools.entry(source.clone()).or_default();
-                Count::ToolCall(bound(tools, MAX_TOOLS, tool, "tool", overflows), *outcome)
+                Count::ToolCall(bound(tools, MAX_TOOLS, tool, ("tool", events), overflows), *outcome)
             }
             Count::NativeStuck(detector, layer) => Count::NativeStuck(
-                bound(detectors, MAX_DETECTORS, detector, "detector", overflows),
-                bound(detectors, MAX_DETECTORS, layer, "layer", overflows),
+                bound(detectors, MAX_DETECTORS, detector, ("detector", events), overflows),
+                bound(detectors, MAX_DETECTORS, layer, ("layer", events), overflows),
             ),
             other => other.clone(),
         }
     }
 }
 
-/// The value itself while it is among the first `max`, else `other`.
+/// The value itself while it is among the first `max`, else `other`; `label` with how often it is meant.
 fn bound(
     set: &mut Vec<Name>,
     max: usize,
     value: &Name,
-    label: &str,
+    (label, events): (&str, u64),
     overflows: &mut HashMap<String, u64>,
 ) -> Name {
     if value.as_str().is_empty() || set.contains(value) {
@@ -405,7 +462,7 @@ fn bound(
         set.push(value.clone());
         return value.clone();
     }
-    *overflows.entry(label.to_owned()).or_default() += 1;
+    *overflows.entry(label.to_owned()).or_default() += events;
     Name::from(OTHER)
 }
 
@@ -424,11 +481,10 @@ mod tests {
         let low = Count::Progress(ProgressKind::TestPassed, false);
         let high = Count::Progress(ProgressKind::TestPassed, true);
         a.add(&source, &effects(vec![(low.clone(), 1)]));
-        let change = Change {
-            old: vec![effects(vec![(low.clone(), 1)])],
-            new: vec![effects(vec![(high.clone(), 1)])],
-        };
-        a.take(&source, &change);
+        let mut change = Change::default();
+        change.take_back(&effects(vec![(low.clone(), 1)]));
+        change.add(&effects(vec![(high.clone(), 1)]));
+        a.take(&source, &mut change);
         let sum = |c: &Count| a.sums[&(source.clone(), Name::from(""), c.clone())];
         assert_eq!((sum(&low).exact(), sum(&low).shown()), (0, 1));
         assert_eq!((sum(&high).exact(), sum(&high).shown()), (1, 1));

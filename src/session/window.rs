@@ -2,13 +2,18 @@
 //! (`base`) and the events since; an event that arrives late is put in its place and the stretch is folded again.
 //! Without it every register of the fold would have to be commutative by itself; with it the fold reads its events
 //! in order, whatever the source, the batch borders or the file they came from.
+//!
+//! Putting an event in its place and folding are two steps, so that a batch whose events share a millisecond is
+//! sorted first and folded once. On the way the facts are kept every [`STRIDE`] events: `base` moves on from one such
+//! mark to the next, no event is folded a second time for it, and a late event costs a part of the stretch.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::counts::Effects;
+use super::counts::{Change, Effects};
 use super::facts::Facts;
 use crate::event::{Event, Timestamp};
 
@@ -18,14 +23,25 @@ const SPAN_MS: i64 = 2_000;
 const MAX_HELD: usize = 256;
 /// After so much silence nothing is held any more.
 const IDLE_MS: i64 = 5_000;
+/// Events between two marks. A mark costs a copy of the facts, about as much as folding ten events.
+const STRIDE: usize = 64;
 
 /// One session of the owner task: facts to publish, and what it takes to correct them.
 #[derive(Debug)]
 pub struct Session {
+    /// Facts with all of `held` that is folded.
     head: Arc<Facts>,
     /// Facts before `held`; `None` while nothing is held.
-    base: Option<Box<Facts>>,
+    base: Option<Arc<Facts>>,
+    /// Facts before some positions of `held`, in order.
+    marks: Vec<(usize, Arc<Facts>)>,
+    /// Events by time, but for the first `settled`.
     held: VecDeque<Held>,
+    /// How many of `held` have their final place: they wait for a mark to leave with.
+    settled: usize,
+    /// How many of `held` are not folded yet, and the position of the first.
+    unfolded: usize,
+    stale_from: usize,
     /// When an event was read last.
     touched: Timestamp,
 }
@@ -33,16 +49,9 @@ pub struct Session {
 #[derive(Debug)]
 struct Held {
     key: (i64, u8, u64),
-    event: Event,
-}
-
-/// What an event changed in the sums: `old` is taken back, `new` comes in its place.
-#[derive(Debug, Default)]
-pub struct Change {
-    /// Effects of the stretch before it was folded again.
-    pub old: Vec<Effects>,
-    /// Effects now.
-    pub new: Vec<Effects>,
+    folded: bool,
+    /// On the heap: putting one in its place moves others.
+    event: Box<Event>,
 }
 
 /// The stored form of a session.
@@ -59,61 +68,109 @@ impl Session {
     /// A session that was just heard of.
     pub fn new(facts: Facts) -> Self {
         let touched = facts.first_seen;
-        Self { head: Arc::new(facts), base: None, held: VecDeque::new(), touched }
+        Self {
+            head: Arc::new(facts),
+            base: None,
+            marks: Vec::new(),
+            held: VecDeque::new(),
+            settled: 0,
+            unfolded: 0,
+            stale_from: 0,
+            touched,
+        }
     }
 
-    /// The facts, for reading and publishing.
+    /// The facts, for reading and publishing, as of the last [`Self::fold`].
     pub fn facts(&self) -> &Arc<Facts> {
         &self.head
     }
 
-    /// Takes an event in, at its place in time.
-    ///
-    /// Facts from before `epoch`, the store's creation, are known but not counted; pushed ones always count. An event
-    /// without a time stands where it was read: behind the newest one.
+    /// Takes an event in and folds it.
     pub fn apply(&mut self, event: Event, epoch: Timestamp) -> Change {
+        let mut change = Change::default();
+        self.put(event);
+        self.fold(epoch, &mut change);
+        change
+    }
+
+    /// Puts an event at its place in time; one without a time stands where it was read: behind the newest one.
+    pub fn put(&mut self, event: Event) {
         self.touched = self.touched.max(event.observed);
         let newest = self.held.back().map(|h| h.key.0);
         let newest = newest.or_else(|| self.head.last_seen.map(Timestamp::as_millis));
         let time = event.time.map(Timestamp::as_millis).or(newest).unwrap_or(i64::MIN);
-        let key = sort_key(time, &event);
-        let base = self.base.get_or_insert_with(|| Box::new((*self.head).clone()));
-        let mut change = Change::default();
-        if self.held.back().is_none_or(|last| last.key <= key) {
-            let held = Held { key, event };
-            fold(Arc::make_mut(&mut self.head), &held, epoch, &mut change.new);
-            self.held.push_back(held);
-        } else {
-            // What is older than all that is held goes first: between the base and the rest.
-            let at = self.held.partition_point(|h| h.key <= key);
-            let mut facts = (**base).clone();
-            refold(&mut facts, &self.held, at, epoch, &mut change.old);
-            self.held.insert(at, Held { key, event });
-            facts.clone_from(base);
-            refold(&mut facts, &self.held, at, epoch, &mut change.new);
-            self.head = Arc::new(facts);
-        }
+        let held = Held { key: sort_key(time, &event), folded: false, event: Box::new(event) };
+        self.base.get_or_insert_with(|| self.head.clone());
+        let at = self.place_of(held.key);
+        self.stale_from = if self.unfolded == 0 { at } else { self.stale_from.min(at) };
+        self.unfolded += 1;
+        self.held.insert(at, held);
         self.settle();
-        change
+    }
+
+    /// How many events wait to be folded.
+    pub const fn unfolded(&self) -> usize {
+        self.unfolded
+    }
+
+    /// Folds what was put in its place since the last time; `change` receives what that changes in the sums.
+    ///
+    /// Facts from before `epoch`, the store's creation, are known but not counted; pushed ones always count.
+    pub fn fold(&mut self, epoch: Timestamp, change: &mut Change) {
+        if self.unfolded == 0 {
+            return;
+        }
+        let from = self.stale_from;
+        if self.unfolded < self.held.len() - from {
+            self.fall_back(from, epoch, change);
+        }
+        let mut effects = Effects::default();
+        let mut at = from;
+        while at < self.held.len() {
+            let marked = self.marks.last().map_or(0, |(i, _)| *i);
+            if at - marked >= STRIDE {
+                self.marks.push((at, self.head.clone()));
+            }
+            let facts = Arc::make_mut(&mut self.head);
+            let to = self.held.len().min(at + STRIDE);
+            for held in self.held.range_mut(at..to) {
+                held.folded = true;
+                fold(facts, held, epoch, &mut effects);
+                change.add(&effects);
+            }
+            at = to;
+        }
+        self.unfolded = 0;
+        self.advance();
     }
 
     /// Lets go of what is held for corrections, once a session has fallen silent; says whether there was anything.
     pub fn rest(&mut self, now: Timestamp) -> bool {
         // By the time of reading: old records that are still being read need their window too.
-        let rests = self.base.is_some() && now.since(self.touched) > IDLE_MS;
+        let rests = self.base.is_some() && self.unfolded == 0 && now.since(self.touched) > IDLE_MS;
         if rests {
             self.base = None;
+            self.marks = Vec::new();
             self.held = VecDeque::new();
+            self.settled = 0;
+            // A copy has no room for more: most sessions rest for good.
+            self.head = Arc::new((*self.head).clone());
         }
         rests
     }
 
-    /// The stored form.
+    /// The stored form of what is folded.
     pub fn row(&self) -> RowRef<'_> {
-        RowRef {
-            facts: self.base.as_deref().unwrap_or(&self.head),
-            held: self.held.iter().map(|h| (h.key.0, &h.event)).collect(),
+        let mut facts = Cow::Borrowed(&**self.base.as_ref().unwrap_or(&self.head));
+        if self.settled > 0 {
+            let mut counted_already = Effects::default();
+            let facts = facts.to_mut();
+            for held in self.held.range(..self.settled) {
+                facts.apply(&held.event, &mut counted_already);
+                counted_already.clear();
+            }
         }
+        RowRef { facts, held: self.held.range(self.settled..).map(|h| (h.key.0, &*h.event)).collect() }
     }
 
     /// From the stored form.
@@ -122,30 +179,77 @@ impl Session {
         if row.held.is_empty() {
             return session;
         }
-        session.base = Some(Box::new((*session.head).clone()));
-        // Their sums were stored with them.
-        let mut counted_already = Vec::new();
+        session.base = Some(session.head.clone());
+        session.unfolded = row.held.len();
         for (time, event) in row.held {
             session.touched = session.touched.max(event.observed);
-            let held = Held { key: sort_key(time, &event), event };
-            fold(Arc::make_mut(&mut session.head), &held, epoch, &mut counted_already);
-            session.held.push_back(held);
+            let key = sort_key(time, &event);
+            session.held.push_back(Held { key, folded: false, event: Box::new(event) });
         }
+        // Their sums were stored with them.
+        session.fold(epoch, &mut Change::default());
         session
     }
 
-    /// Moves what is older than the span into the base.
-    fn settle(&mut self) {
-        let Some(base) = &mut self.base else { return };
-        let newest = self.held.back().map_or(i64::MIN, |h| h.key.0);
-        let mut counted_already = Effects::default();
-        while self.held.len() > MAX_HELD
-            || self.held.front().is_some_and(|h| h.key.0 < newest.saturating_sub(SPAN_MS))
-        {
-            let Some(held) = self.held.pop_front() else { return };
-            base.apply(&held.event, &mut counted_already);
-            counted_already.clear();
+    /// Where an event with this key belongs. What is older than all that has no final place yet goes first of that.
+    fn place_of(&self, key: (i64, u8, u64)) -> usize {
+        let (mut low, mut high) = (self.settled, self.held.len());
+        if self.held.back().is_none_or(|last| last.key <= key) {
+            return high;
         }
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            if self.held[middle].key <= key {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
+    /// Gives what is older than the span its final place.
+    fn settle(&mut self) {
+        let oldest = self.held.back().map_or(i64::MIN, |h| h.key.0).saturating_sub(SPAN_MS);
+        while self.held.len() - self.settled > MAX_HELD
+            || self.held.get(self.settled).is_some_and(|h| h.key.0 < oldest)
+        {
+            self.settled += 1;
+        }
+    }
+
+    /// Moves the base to the newest mark before which all has its final place.
+    fn advance(&mut self) {
+        let passed = self.marks.partition_point(|(i, _)| *i <= self.settled);
+        let Some((at, facts)) = self.marks.drain(..passed).next_back() else { return };
+        self.base = Some(facts);
+        self.held.drain(..at);
+        self.settled -= at;
+        for (i, _) in &mut self.marks {
+            *i -= at;
+        }
+    }
+
+    /// Brings the facts back to what they were before position `from`; `change` receives what that takes from the
+    /// sums.
+    fn fall_back(&mut self, from: usize, epoch: Timestamp, change: &mut Change) {
+        self.marks.retain(|(i, _)| *i <= from);
+        let base = self.base.as_ref().map(|base| (0, base));
+        let nearest = self.marks.last().map(|(i, facts)| (*i, facts)).or(base);
+        let (start, facts) = nearest.expect("what is held has a base");
+        let mut facts = facts.clone();
+        let mut effects = Effects::default();
+        let folding = Arc::make_mut(&mut facts);
+        for held in self.held.range(start..from) {
+            fold(folding, held, epoch, &mut effects);
+        }
+        let mut before = facts.clone();
+        let folding = Arc::make_mut(&mut before);
+        for held in self.held.range(from..).filter(|h| h.folded) {
+            fold(folding, held, epoch, &mut effects);
+            change.take_back(&effects);
+        }
+        self.head = facts;
     }
 }
 
@@ -157,38 +261,25 @@ fn sort_key(time: i64, event: &Event) -> (i64, u8, u64) {
     }
 }
 
-/// Folds what is held again; effects from position `from` on are collected.
-fn refold(
-    facts: &mut Facts,
-    held: &VecDeque<Held>,
-    from: usize,
-    epoch: Timestamp,
-    effects: &mut Vec<Effects>,
-) {
-    let mut not_asked = Vec::new();
-    for (i, held) in held.iter().enumerate() {
-        fold(facts, held, epoch, if i < from { &mut not_asked } else { effects });
-        not_asked.clear();
-    }
-}
-
-/// Applies an event and adds what it changes in the sums: nothing, if it lies before the counting epoch.
-fn fold(facts: &mut Facts, held: &Held, epoch: Timestamp, out: &mut Vec<Effects>) {
-    let mut effects = Effects::default();
-    facts.apply(&held.event, &mut effects);
-    let counts = held.event.always_counts || held.key.0 >= epoch.as_millis();
-    if counts && !effects.is_empty() {
+/// Applies an event; `effects` becomes what it adds to the sums: nothing, if it lies before the counting epoch.
+fn fold(facts: &mut Facts, held: &Held, epoch: Timestamp, effects: &mut Effects) {
+    effects.clear();
+    facts.apply(&held.event, effects);
+    if held.event.always_counts || held.key.0 >= epoch.as_millis() {
         // Under which project, and whether at all, depends on what was known then, not on when it was read.
-        effects.project.clone_from(&facts.project);
+        if effects.project != facts.project {
+            effects.project.clone_from(&facts.project);
+        }
         effects.root = facts.parent.is_none();
-        out.push(effects);
+    } else {
+        effects.clear();
     }
 }
 
 /// The stored form, borrowed.
 #[derive(Debug, Serialize)]
 pub struct RowRef<'a> {
-    facts: &'a Facts,
+    facts: Cow<'a, Facts>,
     held: Vec<(i64, &'a Event)>,
 }
 
@@ -231,11 +322,8 @@ mod tests {
             let to = (from + block).min(900);
             for n in (from..to).rev() {
                 let change = late.apply(event(n), epoch);
-                for (count, n) in change.new.into_iter().flat_map(|e| e.counts) {
-                    *sums.entry(count).or_default() += n as i64;
-                }
-                for (count, n) in change.old.into_iter().flat_map(|e| e.counts) {
-                    *sums.entry(count).or_default() -= n as i64;
+                for (count, n) in change.counts() {
+                    *sums.entry(count.clone()).or_default() += n;
                 }
             }
             from = to;

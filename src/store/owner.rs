@@ -254,6 +254,7 @@ impl Owner {
                     for event in events {
                         owner.take_in(event, false);
                     }
+                    owner.fold_taken();
                 }
                 Err(_) => damaged += 1,
             }
@@ -357,6 +358,7 @@ impl Owner {
                 receipt.duplicate += 1;
             }
         }
+        self.fold_taken();
         self.telemetry.duplicates.inc_by(receipt.duplicate);
         for cursor in batch.cursors {
             self.pending.cursors.insert(cursor.key, cursor.value);
@@ -387,7 +389,8 @@ impl Owner {
         }
     }
 
-    /// Takes one event in; false if it was known. `fresh`: it still has to be written to the journal.
+    /// Takes one event in; false if it was known. [`Self::fold_taken`] has to follow. `fresh`: it still has to be
+    /// written to the journal.
     fn take_in(&mut self, mut event: Event, fresh: bool) -> bool {
         if event.time.is_some_and(|t| t.since(event.observed) > MAX_AHEAD_MS) {
             event.time = None;
@@ -404,9 +407,11 @@ impl Owner {
         if fresh
             && event.id.is_some()
             && self.known.may_have_forgotten(&event.source, event.time, self.sessions.since(slot))
-            && self.sessions.facts(slot).is_some_and(|f| event.time.is_some_and(|t| t <= f.last_heard()))
         {
-            return false;
+            self.fold_taken();
+            if self.sessions.facts(slot).is_some_and(|f| event.time.is_some_and(|t| t <= f.last_heard())) {
+                return false;
+            }
         }
         if fresh {
             self.add_read_only(&mut event.fact);
@@ -415,27 +420,32 @@ impl Owner {
             self.pending.oldest = Some(self.pending.oldest.map_or(observed, |o| o.min(observed)));
             self.events.inc(&self.telemetry, &event);
         }
-        let source = event.source.clone();
-        let names_model = matches!(
-            event.fact,
-            Fact::SessionQueued(_)
-                | Fact::SessionStarted(_)
-                | Fact::SessionResumed(_)
-                | Fact::SessionUpdated(_)
-        );
-        let Some((change, facts)) = self.sessions.apply(slot, event, self.created) else { return false };
-        if !(change.old.is_empty() && change.new.is_empty()) {
-            Arc::make_mut(&mut self.aggregates).take(&source, &change);
+        if self.sessions.put(slot, event) {
+            self.fold_taken();
         }
-        if names_model {
+        true
+    }
+
+    /// Makes facts and sums of the events that were taken in.
+    fn fold_taken(&mut self) {
+        if !self.sessions.is_unfolded() {
+            return;
+        }
+        let aggregates = &mut self.aggregates;
+        self.sessions.fold(self.created, |facts, change, named| {
+            if !change.is_empty() {
+                Arc::make_mut(aggregates).take(&facts.source, change);
+            }
+            if !named {
+                return;
+            }
             for name in facts.info.model.iter().chain(&facts.info.provider) {
-                if self.aggregates.shown_model(Some(name)) != name.as_str() {
-                    Arc::make_mut(&mut self.aggregates).admit_model(name);
+                if aggregates.shown_model(Some(name)) != name.as_str() {
+                    Arc::make_mut(aggregates).admit_model(name);
                 }
             }
-        }
+        });
         self.unpublished = true;
-        true
     }
 
     fn learn_health(&mut self, news: SourceHealth) {

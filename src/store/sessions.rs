@@ -7,8 +7,12 @@ use hashbrown::{Equivalent, HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 use crate::event::{Event, Fact, SessionId, SourceId, Timestamp};
-use crate::session::window::{Change, Row, Session};
+use crate::session::counts::Change;
+use crate::session::window::{Row, Session};
 use crate::session::{Facts, snapshot::Tree};
+
+/// Events of one session that wait to be folded, at most.
+const MAX_UNFOLDED: usize = 256;
 
 /// A session that left memory: enough not to count it twice when its file grows again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +43,9 @@ pub struct Sessions {
     index: HashMap<Key, usize>,
     tombstones: HashMap<Vec<u8>, Tombstone>,
     dirty: HashSet<usize>,
+    /// Slots with events that are not folded yet.
+    unfolded: Vec<usize>,
+    change: Change,
     removed: Vec<Vec<u8>>,
     changed_tombstones: HashSet<Vec<u8>>,
     /// Slot of the event before: batches are mostly about one session.
@@ -53,6 +60,8 @@ struct Slot {
     floor: Option<Timestamp>,
     /// Where the window of known ids stood when it came; 0 if that is not known.
     since: u64,
+    /// Whether its unfolded events name its model.
+    named: bool,
 }
 
 /// The key of a session's row.
@@ -87,11 +96,11 @@ impl Sessions {
     fn create(&mut self, event: &Event, since: u64) -> Option<usize> {
         let mut facts = Facts::new(event.source.clone(), event.session.clone(), event.observed);
         if self.tombstones.is_empty() {
-            return Some(self.put(Session::new(facts), None, since));
+            return Some(self.keep(Session::new(facts), None, since));
         }
         let key = row_key(&event.source, &event.session);
         let Some(stone) = self.tombstones.get(&key).copied() else {
-            return Some(self.put(Session::new(facts), None, since));
+            return Some(self.keep(Session::new(facts), None, since));
         };
         if matches!(event.fact, Fact::SessionDeleted) {
             // Its file is gone too: nothing of it will be read again.
@@ -104,7 +113,7 @@ impl Sessions {
             return None;
         }
         facts.counted = stone.counted;
-        Some(self.put(Session::new(facts), Some(stone.heard_until), 0))
+        Some(self.keep(Session::new(facts), Some(stone.heard_until), 0))
     }
 
     /// Where the window of known ids stood when a session came.
@@ -112,7 +121,7 @@ impl Sessions {
         self.slots.get(slot).and_then(Option::as_ref).map_or(0, |s| s.since)
     }
 
-    fn put(&mut self, session: Session, floor: Option<Timestamp>, since: u64) -> usize {
+    fn keep(&mut self, session: Session, floor: Option<Timestamp>, since: u64) -> usize {
         let facts = session.facts();
         let key = Key(facts.source.clone(), facts.session.clone());
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -120,25 +129,55 @@ impl Sessions {
             self.slots.len() - 1
         });
         self.index.insert(key, slot);
-        self.slots[slot] = Some(Slot { session, floor, since });
+        self.slots[slot] = Some(Slot { session, floor, since, named: false });
         self.tree = None;
         slot
     }
 
-    /// Takes an event in.
-    pub fn apply(&mut self, slot: usize, event: Event, epoch: Timestamp) -> Option<(Change, &Arc<Facts>)> {
-        let session = &mut self.slots.get_mut(slot)?.as_mut()?.session;
-        let parent = event.parent.clone();
-        let moves_parent = parent.is_some() && session.facts().parent != parent;
-        let change = session.apply(event, epoch);
-        if moves_parent {
-            self.tree = None;
+    /// Puts an event at its place in time; [`Self::fold`] makes facts of it. True where that should not wait for
+    /// more, because its session has many already.
+    pub fn put(&mut self, slot: usize, event: Event) -> bool {
+        let Some(Slot { session, named, .. }) = self.slots.get_mut(slot).and_then(Option::as_mut) else {
+            return false;
+        };
+        if session.unfolded() == 0 {
+            self.unfolded.push(slot);
+            self.dirty.insert(slot);
         }
-        self.dirty.insert(slot);
-        Some((change, session.facts()))
+        *named |= matches!(
+            event.fact,
+            Fact::SessionQueued(_)
+                | Fact::SessionStarted(_)
+                | Fact::SessionResumed(_)
+                | Fact::SessionUpdated(_)
+        );
+        session.put(event);
+        session.unfolded() >= MAX_UNFOLDED
     }
 
-    /// The facts in a slot.
+    /// Whether there is anything to fold.
+    pub const fn is_unfolded(&self) -> bool {
+        !self.unfolded.is_empty()
+    }
+
+    /// Folds all that was put; `each` sees every session that got something, with what that changes in the sums and
+    /// whether it may have changed its model.
+    pub fn fold(&mut self, epoch: Timestamp, mut each: impl FnMut(&Arc<Facts>, &mut Change, bool)) {
+        for slot in self.unfolded.drain(..) {
+            let Some(Slot { session, named, .. }) = self.slots.get_mut(slot).and_then(Option::as_mut) else {
+                continue;
+            };
+            let parent = session.facts().parent.clone();
+            session.fold(epoch, &mut self.change);
+            if session.facts().parent != parent {
+                self.tree = None;
+            }
+            each(session.facts(), &mut self.change, std::mem::take(named));
+            self.change.clear();
+        }
+    }
+
+    /// The facts in a slot, as of the last [`Self::fold`].
     pub fn facts(&self, slot: usize) -> Option<&Arc<Facts>> {
         self.slots.get(slot)?.as_ref().map(|s| s.session.facts())
     }
@@ -232,7 +271,7 @@ impl Sessions {
         let session = Session::from_row(row, epoch);
         let key = row_key(&session.facts().source, &session.facts().session);
         let floor = self.tombstones.get(&key).map(|t| t.heard_until);
-        self.put(session, floor, 0);
+        self.keep(session, floor, 0);
         true
     }
 

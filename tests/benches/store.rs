@@ -13,7 +13,7 @@ use agent_session_exporter::event::{
     ActivityClass, Batch, CallEnd, CallOutcome, CallStart, Commands, Event, Fact, Id, Name, Reducer,
     SessionId, SourceId, Timestamp, ToolClass, Trigger, TurnOutcome, Usage,
 };
-use agent_session_exporter::session::{Aggregates, Thresholds};
+use agent_session_exporter::session::{Aggregates, Facts, Session, Thresholds};
 use agent_session_exporter::store::dedup::Known;
 use agent_session_exporter::store::journal::Writer;
 use agent_session_exporter::store::sessions::Sessions;
@@ -103,22 +103,45 @@ fn parts(events: &[Event]) {
     report("journal", started);
 
     let mut sessions = Sessions::default();
-    let mut changes = Vec::with_capacity(events.len());
+    let mut sums = Aggregates::default();
+    let mut summing = Duration::ZERO;
     let own = events.to_vec();
     let started = Instant::now();
-    for event in own {
+    for (n, event) in own.into_iter().enumerate() {
         let slot = sessions.slot_for(&event, 0).unwrap();
-        changes.push(sessions.apply(slot, event, Timestamp::from_millis(0)).unwrap().0);
+        sessions.put(slot, event);
+        if n as u64 % BATCH == BATCH - 1 {
+            sessions.fold(Timestamp::from_millis(0), |facts, change, _| {
+                let started = Instant::now();
+                sums.take(&facts.source, change);
+                summing += started.elapsed();
+            });
+        }
     }
-    report("fold", started);
+    report("fold", started + summing);
+    report("sums", Instant::now().checked_sub(summing).unwrap());
+}
 
-    let mut sums = Aggregates::default();
-    let source = SourceId::from("push");
-    let started = Instant::now();
-    for change in &changes {
-        sums.take(&source, change);
+/// Events of one session that each come half a second late, one by one: the dearest there are.
+fn late() {
+    let (source, session) = (SourceId::from("push"), SessionId::from("s"));
+    let start = Clock::system().now();
+    let mut fold = Session::new(Facts::new(source.clone(), session.clone(), start));
+    let mut apply = |n: u64, at: i64| {
+        let mut event = Event::new(&source, &session, start.plus(at), fact(n * SESSIONS));
+        event.id = Some(n);
+        event.time = Some(start.plus(at));
+        black_box(fold.apply(event, Timestamp::from_millis(0)));
+    };
+    let mut took = Duration::ZERO;
+    for n in 0..2_000 {
+        let at = i64::try_from(n).unwrap() * 10;
+        apply(2 * n, at);
+        let started = Instant::now();
+        apply(2 * n + 1, at - 500);
+        took += started.elapsed();
     }
-    report("sums", started);
+    println!("{:<28} {:>7.0} ns an event", "half a second late", took.as_nanos() as f64 / 2_000.0);
 }
 
 fn whole(events: Vec<Event>) {
@@ -161,5 +184,6 @@ fn whole(events: Vec<Event>) {
 fn main() {
     let events = events();
     parts(&events);
+    late();
     whole(events);
 }

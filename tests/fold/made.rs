@@ -137,8 +137,8 @@ impl Story {
         };
         let session = self.sessions.entry(name).or_insert_with(fresh);
         let source = event.source.clone();
-        let change = session.apply(event, Timestamp::from_millis(0));
-        self.sums.take(&source, &change);
+        let mut change = session.apply(event, Timestamp::from_millis(0));
+        self.sums.take(&source, &mut change);
     }
 
     pub(super) fn facts(&self) -> &Facts {

@@ -11,6 +11,7 @@ use super::names::Admission;
 use super::names::Admitted;
 use super::names::Interner;
 use super::refuse::Reason;
+use super::scan;
 use super::wire::Data;
 use super::wire::Envelope;
 use crate::event::Event;
@@ -69,7 +70,11 @@ impl Decoder {
     /// # Errors
     /// The item's [`Reason`]; the items after it are not affected.
     pub fn item(&mut self, item: &[u8], observed: Timestamp) -> Result<Event, Reason> {
-        let envelope: Envelope<'_> = serde_json::from_str(self.object(item)?).map_err(why)?;
+        let text = self.object(item)?;
+        let envelope = match scan::envelope(text) {
+            Some(plain) => plain,
+            None => serde_json::from_str(text).map_err(why)?,
+        };
         if envelope.schema_version.text()?.is_some_and(|version| version != SCHEMA_VERSION) {
             return Err(Reason::BadSchemaVersion);
         }

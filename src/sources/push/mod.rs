@@ -9,6 +9,7 @@ mod facts;
 mod http;
 mod names;
 mod refuse;
+mod scan;
 mod stdin;
 mod wire;
 

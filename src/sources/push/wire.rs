@@ -18,7 +18,7 @@ const MAX_NUMBER: f64 = 9_007_199_254_740_992.0;
 const MAX_FIELDS: usize = 64;
 
 /// The envelope of one event.
-#[derive(Default, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Envelope<'a> {
     #[serde(borrow)]
@@ -61,7 +61,7 @@ pub(super) enum Scalar<'a> {
 
 /// The known fields of `data` that are present, in the order they were written: a handful of some sixty, so
 /// that looking one up by walking the list is cheaper than a struct of all.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Data<'a> {
     fields: Vec<(Field, Scalar<'a>)>,
     /// `args`, unparsed.
@@ -242,7 +242,19 @@ impl<'de> Visitor<'de> for ScalarVisitor {
 
 // === impl Data ===
 
-impl Data<'_> {
+impl<'a> Data<'a> {
+    /// Without fields, but with room for some.
+    pub(super) fn new() -> Self {
+        Data { fields: Vec::with_capacity(8), args: None, read_range: None }
+    }
+
+    /// Adds a field that was read.
+    pub(super) fn push(&mut self, field: Field, value: Scalar<'a>) {
+        if self.fields.len() < MAX_FIELDS {
+            self.fields.push((field, value));
+        }
+    }
+
     fn get(&self, field: Field) -> Option<&Scalar<'_>> {
         self.fields.iter().find(|(f, _)| *f == field).map(|(_, value)| value)
     }
@@ -295,7 +307,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Data<'a> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut data = Data { fields: Vec::with_capacity(8), args: None, read_range: None };
+                let mut data = Data::new();
                 while let Some(field) = map.next_key::<Field>()? {
                     match field {
                         Field::Args => data.args = map.next_value()?,
@@ -303,12 +315,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Data<'a> {
                         Field::Unknown => {
                             map.next_value::<IgnoredAny>()?;
                         }
-                        _ => {
-                            let value = map.next_value()?;
-                            if data.fields.len() < MAX_FIELDS {
-                                data.fields.push((field, value));
-                            }
-                        }
+                        _ => data.push(field, map.next_value()?),
                     }
                 }
                 Ok(data)

@@ -26,11 +26,16 @@ impl Owner {
         self.notice_sleep(now);
         // Rows that change by time alone are written with the next commit, so that the journal behind it begins with
         // sessions as they are.
-        self.checkpoint_due |= self.sessions.rest(now);
+        if self.sessions.rest(now) {
+            self.checkpoint_due = true;
+            // The last snapshot keeps their larger form.
+            self.unpublished = true;
+        }
         if self.failed.is_none() {
             for event in self.own_events(now) {
                 self.take_in(event, true);
             }
+            self.fold_taken();
             self.expire(now);
         }
         self.checkpoint_due |=
