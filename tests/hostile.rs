@@ -60,9 +60,10 @@ static CHECKPOINTS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
         for event in events {
             known.insert(&event.source, event.id.unwrap_or(7), event.time);
             if let Some(slot) = sessions.slot_for(&event, 0) {
-                sessions.apply(slot, event, bodies::NOW);
+                sessions.put(slot, event);
             }
         }
+        sessions.fold(bodies::NOW, |_, _, _| {});
         all.extend(sessions.changes().0.into_iter().filter_map(|(_, row)| row));
         all.extend(known.changes().into_iter().filter_map(|(_, row)| row));
     }

@@ -77,8 +77,9 @@ impl Folded {
         for event in events {
             let session = event.session.clone();
             let new = || Session::new(Facts::new(source(), session.clone(), event.observed));
-            let change = self.sessions.entry(session.clone()).or_insert_with(new).apply(event, self.epoch);
-            self.aggregates.take(&source(), &change);
+            let mut change =
+                self.sessions.entry(session.clone()).or_insert_with(new).apply(event, self.epoch);
+            self.aggregates.take(&source(), &mut change);
         }
     }
 
