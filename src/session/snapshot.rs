@@ -48,6 +48,8 @@ pub struct SourceNow {
     pub capabilities: Capabilities,
     /// Since when the source counts as lost.
     pub lost_since: Option<Timestamp>,
+    /// Whether it pushes: then it can tell everything the schema has words for.
+    pub pushes: bool,
 }
 
 /// Slots in the order of (source, session), and the tree over them.
@@ -171,6 +173,7 @@ impl Snapshot {
         SourceNow {
             capabilities: self.capabilities.get(source).copied().unwrap_or(self.pushed),
             lost_since: self.lost_since(source, now),
+            pushes: !self.capabilities.contains_key(source),
         }
     }
 

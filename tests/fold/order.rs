@@ -1,7 +1,7 @@
 //! Order and repetition: what a late, early or second event may change.
 
 use agent_session_exporter::event::{
-    ActionKind, BlockReason, CallOutcome, EndOutcome, ErrorClass, Event, Fact, Name, ProgressKind, Requester,
+    ActionKind, BlockReason, CallEnd, CallOutcome, EndOutcome, ErrorClass, Event, Fact, Id, Name, ProgressKind, Requester,
     SessionId, SessionInfo, StepOutcome, Timestamp, ToolClass, TurnOutcome, Usage,
 };
 use agent_session_exporter::session::Facts;
@@ -174,6 +174,17 @@ fn calls_count_as_interrupted_five_seconds_after_their_turns_end() {
     assert_eq!((in_flight(&again, 27), in_flight(&again, 28)), (1, 0), "of an earlier turn");
     let late = open().say(10, call("c", ToolClass::Shell)).say(20, end("t")).say(24, done("c"));
     assert_eq!(late.counted(&Count::ToolCall(Name::from("shell"), CallOutcome::Ok)), 1);
+    let cut = Fact::ToolEnded(CallEnd {
+        call: Id::from("c"),
+        outcome: CallOutcome::Error,
+        exit_code: Some(1),
+        diff_lines: None,
+        error: None,
+        output: None,
+    });
+    let too_late = open().say(10, call("c", ToolClass::Shell)).say(20, end("t")).say(26, cut);
+    assert_eq!(too_late.counted(&Count::ToolCall(Name::from("shell"), CallOutcome::Interrupted)), 1);
+    assert_eq!(too_late.facts().calls.failed, 0, "it was cut off, whether or not the store had said so by then");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Calls and the facts of progress they are evidence for (design section 4).
 
 use super::super::counts::{Count, Effects, Observation};
+use super::super::rollup::interrupted_at;
 use super::super::facts::{
     CommandMemory, Facts, MAX_DONE, MAX_OPEN_CALLS, MAX_REMEMBERED, MAX_STARTS, OpenCall, ProgressCount,
     ProgressFact, RECENT_PROGRESS,
@@ -48,6 +49,24 @@ impl Facts {
         if !remember(&mut self.memory.ended_calls, key, MAX_REMEMBERED) {
             return;
         }
+        // An end long after its turn's comes too late: the call was cut off, whether or not the store has said so by
+        // now, so that facts do not depend on when it looks.
+        let cut = self.open_calls.iter().find(|c| c.start.call == end.call).and_then(|c| interrupted_at(self, c));
+        if let Some(at) = cut.filter(|at| t > Some(*at)) {
+            let end = CallEnd {
+                call: end.call.clone(),
+                outcome: CallOutcome::Interrupted,
+                exit_code: None,
+                diff_lines: None,
+                error: None,
+                output: None,
+            };
+            return self.end_call(&end, Some(at), out);
+        }
+        self.end_call(end, t, out);
+    }
+
+    fn end_call(&mut self, end: &CallEnd, t: Option<Timestamp>, out: &mut Effects) {
         // That a call was cut off is no sign of life; the store says so on behalf of calls nobody ended.
         if end.outcome != CallOutcome::Interrupted {
             self.work(t, out);

@@ -32,6 +32,8 @@ pub struct SessionView<'a> {
     pub model: &'a str,
     /// Its provider likewise.
     pub provider: &'a str,
+    /// Whether a request to stop would be seen.
+    pub sees_stops: bool,
 }
 
 // === impl SessionView ===
@@ -60,6 +62,7 @@ impl<'a> SessionView<'a> {
                 last_progress: rollup.last_progress().filter(|_| capabilities.has(Capability::Progress)),
                 model: model.of(snapshot, facts.info.model.as_ref()),
                 provider: provider.of(snapshot, facts.info.provider.as_ref()),
+                sees_stops: source_now.pushes,
                 rollup,
             })
         })
@@ -520,10 +523,11 @@ pub static FAMILIES: &[Family] = &[
         "agent_session_stop_pending",
         Live,
         &[],
-        "1 while a request to stop stands, 0 once it was acknowledged or cleared; absent before the first.",
+        "1 while a request to stop stands, else 0; absent where the source could not tell of one.",
         |s, out| {
-            if let Some(stop) = &s.facts().stop {
-                out.sample(&[], Value::flag(stop.pending));
+            let stop = s.facts().stop;
+            if stop.is_some() || s.sees_stops {
+                out.sample(&[], Value::flag(stop.is_some_and(|stop| stop.pending)));
             }
         },
     ),
