@@ -8,6 +8,7 @@ pub mod apply;
 pub mod counts;
 pub mod explain;
 pub mod facts;
+mod packed;
 pub mod rollup;
 pub mod snapshot;
 pub mod state;

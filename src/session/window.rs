@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::counts::{Change, Effects};
 use super::facts::Facts;
+use super::packed::Packed;
 use crate::event::{Event, Timestamp};
 
 /// How far back, in event time, a late event is still put in its place.
@@ -50,8 +51,16 @@ pub struct Session {
 struct Held {
     key: (i64, u8, u64),
     folded: bool,
-    /// On the heap: putting one in its place moves others.
-    event: Box<Event>,
+    event: Stored,
+}
+
+/// An event on the heap: putting one in its place moves others.
+#[derive(Debug)]
+enum Stored {
+    /// Not folded yet.
+    Fresh(Box<Event>),
+    /// Folded, and hardly ever needed again: thousands of sessions hold dozens of these.
+    Packed(Packed),
 }
 
 /// The stored form of a session.
@@ -59,7 +68,7 @@ struct Held {
 pub struct Row {
     facts: Facts,
     /// Events with the time they are sorted by; it is not their own where they have none.
-    held: Vec<(i64, Event)>,
+    held: Vec<(i64, Packed)>,
 }
 
 // === impl Session ===
@@ -99,7 +108,7 @@ impl Session {
         let newest = self.held.back().map(|h| h.key.0);
         let newest = newest.or_else(|| self.head.last_seen.map(Timestamp::as_millis));
         let time = event.time.map(Timestamp::as_millis).or(newest).unwrap_or(i64::MIN);
-        let held = Held { key: sort_key(time, &event), folded: false, event: Box::new(event) };
+        let held = Held { key: sort_key(time, &event), folded: false, event: Stored::Fresh(Box::new(event)) };
         self.base.get_or_insert_with(|| self.head.clone());
         let at = self.place_of(held.key);
         self.stale_from = if self.unfolded == 0 { at } else { self.stale_from.min(at) };
@@ -136,6 +145,7 @@ impl Session {
             for held in self.held.range_mut(at..to) {
                 held.folded = true;
                 fold(facts, held, epoch, &mut effects);
+                held.pack();
                 change.add(&effects);
             }
             at = to;
@@ -166,11 +176,11 @@ impl Session {
             let mut counted_already = Effects::default();
             let facts = facts.to_mut();
             for held in self.held.range(..self.settled) {
-                facts.apply(&held.event, &mut counted_already);
+                facts.apply(&held.event(facts), &mut counted_already);
                 counted_already.clear();
             }
         }
-        RowRef { facts, held: self.held.range(self.settled..).map(|h| (h.key.0, &*h.event)).collect() }
+        RowRef { facts, held: self.held.range(self.settled..).map(|h| (h.key.0, h.packed())).collect() }
     }
 
     /// From the stored form.
@@ -180,12 +190,13 @@ impl Session {
             return session;
         }
         session.base = Some(session.head.clone());
-        session.unfolded = row.held.len();
-        for (time, event) in row.held {
+        for (time, packed) in row.held {
+            let Some(event) = packed.unpack(&session.head) else { continue };
             session.touched = session.touched.max(event.observed);
             let key = sort_key(time, &event);
-            session.held.push_back(Held { key, folded: false, event: Box::new(event) });
+            session.held.push_back(Held { key, folded: false, event: Stored::Fresh(Box::new(event)) });
         }
+        session.unfolded = session.held.len();
         // Their sums were stored with them.
         session.fold(epoch, &mut Change::default());
         session
@@ -253,6 +264,30 @@ impl Session {
     }
 }
 
+// === impl Held ===
+
+impl Held {
+    fn event(&self, facts: &Facts) -> Cow<'_, Event> {
+        match &self.event {
+            Stored::Fresh(event) => Cow::Borrowed(event),
+            Stored::Packed(packed) => Cow::Owned(packed.unpack(facts).expect("what was packed here unpacks")),
+        }
+    }
+
+    fn pack(&mut self) {
+        if let Stored::Fresh(event) = &self.event {
+            self.event = Stored::Packed(Packed::of(event));
+        }
+    }
+
+    fn packed(&self) -> Cow<'_, Packed> {
+        match &self.event {
+            Stored::Fresh(event) => Cow::Owned(Packed::of(event)),
+            Stored::Packed(packed) => Cow::Borrowed(packed),
+        }
+    }
+}
+
 /// Records without a time stand in the order they were read, behind what was newest then.
 fn sort_key(time: i64, event: &Event) -> (i64, u8, u64) {
     match event.time {
@@ -264,8 +299,10 @@ fn sort_key(time: i64, event: &Event) -> (i64, u8, u64) {
 /// Applies an event; `effects` becomes what it adds to the sums: nothing, if it lies before the counting epoch.
 fn fold(facts: &mut Facts, held: &Held, epoch: Timestamp, effects: &mut Effects) {
     effects.clear();
-    facts.apply(&held.event, effects);
-    if held.event.always_counts || held.key.0 >= epoch.as_millis() {
+    let event = held.event(facts);
+    let always_counts = event.always_counts;
+    facts.apply(&event, effects);
+    if always_counts || held.key.0 >= epoch.as_millis() {
         // Under which project, and whether at all, depends on what was known then, not on when it was read.
         if effects.project != facts.project {
             effects.project.clone_from(&facts.project);
@@ -280,7 +317,7 @@ fn fold(facts: &mut Facts, held: &Held, epoch: Timestamp, effects: &mut Effects)
 #[derive(Debug, Serialize)]
 pub struct RowRef<'a> {
     facts: Cow<'a, Facts>,
-    held: Vec<(i64, &'a Event)>,
+    held: Vec<(i64, Cow<'a, Packed>)>,
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Order and repetition: what a late, early or second event may change.
 
 use agent_session_exporter::event::{
-    ActionKind, BlockReason, CallEnd, CallOutcome, EndOutcome, ErrorClass, Event, Fact, Id, Name, ProgressKind, Requester,
-    SessionId, SessionInfo, StepOutcome, Timestamp, ToolClass, TurnOutcome, Usage,
+    ActionKind, BlockReason, CallEnd, CallOutcome, EndOutcome, ErrorClass, Event, Fact, Id, Name,
+    ProgressKind, Requester, SessionId, SessionInfo, StepOutcome, Timestamp, ToolClass, TurnOutcome, Usage,
 };
 use agent_session_exporter::session::Facts;
 use agent_session_exporter::session::counts::{Count, TokenKind};
@@ -184,7 +184,11 @@ fn calls_count_as_interrupted_five_seconds_after_their_turns_end() {
     });
     let too_late = open().say(10, call("c", ToolClass::Shell)).say(20, end("t")).say(26, cut);
     assert_eq!(too_late.counted(&Count::ToolCall(Name::from("shell"), CallOutcome::Interrupted)), 1);
-    assert_eq!(too_late.facts().calls.failed, 0, "it was cut off, whether or not the store had said so by then");
+    assert_eq!(
+        too_late.facts().calls.failed,
+        0,
+        "it was cut off, whether or not the store had said so by then"
+    );
 }
 
 #[test]

@@ -1,11 +1,11 @@
 //! Calls and the facts of progress they are evidence for (design section 4).
 
 use super::super::counts::{Count, Effects, Observation};
-use super::super::rollup::interrupted_at;
 use super::super::facts::{
     CommandMemory, Facts, MAX_DONE, MAX_OPEN_CALLS, MAX_REMEMBERED, MAX_STARTS, OpenCall, ProgressCount,
     ProgressFact, RECENT_PROGRESS,
 };
+use super::super::rollup::interrupted_at;
 use super::{UNSEEN_TOOL, later, remember, short};
 use crate::event::{
     CallEnd, CallOutcome, CallStart, Commands, Evidence, Id, Name, ProgressKind, Resolution, Timestamp,
@@ -51,7 +51,8 @@ impl Facts {
         }
         // An end long after its turn's comes too late: the call was cut off, whether or not the store has said so by
         // now, so that facts do not depend on when it looks.
-        let cut = self.open_calls.iter().find(|c| c.start.call == end.call).and_then(|c| interrupted_at(self, c));
+        let cut =
+            self.open_calls.iter().find(|c| c.start.call == end.call).and_then(|c| interrupted_at(self, c));
         if let Some(at) = cut.filter(|at| t > Some(*at)) {
             let end = CallEnd {
                 call: end.call.clone(),
