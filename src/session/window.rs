@@ -4,7 +4,7 @@
 //! in order, whatever the source, the batch borders or the file they came from.
 //!
 //! Putting an event in its place and folding are two steps, so that a batch whose events share a millisecond is
-//! sorted first and folded once. On the way the facts are kept every [`STRIDE`] events: `base` moves on from one such
+//! sorted first and folded once. On the way the facts are kept every `STRIDE` events: `base` moves on from one such
 //! mark to the next, no event is folded a second time for it, and a late event costs a part of the stretch.
 
 use std::borrow::Cow;

@@ -1,5 +1,5 @@
 //! Writes the families down: text 0.0.4 and OpenMetrics 1.0, for the snapshot and for the registry of self metrics
-//! alike. No metric is named here: see [`super::families`]; how a line looks is said in [`super::lines`].
+//! alike. No metric is named here: see [`super::families`]; how a line looks is said in `super::lines`.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
