@@ -1,7 +1,5 @@
 #![no_main]
 
-#[path = "../bodies.rs"]
-#[allow(dead_code, reason = "each target runs one body")]
-mod bodies;
+use agent_session_exporter_fuzz as bodies;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| bodies::push_item(bytes));
