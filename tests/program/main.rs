@@ -14,6 +14,7 @@ mod guard;
 mod hostile;
 mod life;
 mod many;
+mod own;
 mod reads;
 mod tls;
 
