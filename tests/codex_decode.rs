@@ -126,7 +126,7 @@ fn counts(events: &[Event]) -> Counts {
                 c.exit_nonzero += u64::from(end.exit_code.is_some_and(|x| x != 0));
                 c.edits += u64::from(end.outcome == CallOutcome::Ok && end.diff_lines.is_some_and(|l| l > 0));
             }
-            Fact::PlanUpdated { ready: false, items } => {
+            Fact::PlanUpdated { ready: false, items, .. } => {
                 c.plans += 1;
                 c.plan_done = c.plan_done.max(u64::from(items.done));
             }

@@ -119,7 +119,15 @@ fn call(id: &str, class: ToolClass) -> Fact {
 
 fn call_ended(id: &str, outcome: CallOutcome, diff_lines: Option<u32>) -> Fact {
     let call = Id::from(id);
-    Fact::ToolEnded(CallEnd { call, outcome, exit_code: None, diff_lines, error: None, output: None })
+    Fact::ToolEnded(CallEnd {
+        call,
+        outcome,
+        exit_code: None,
+        diff_lines,
+        error: None,
+        output: None,
+        read: None,
+    })
 }
 
 fn asks(id: &str, kind: ActionKind, certainty: Certainty) -> Fact {
@@ -159,7 +167,7 @@ fn maximal(world: &mut World) {
         .then(1.0, turn())
         .then(1.0, Fact::Prompt { trigger: Trigger::Person, queued: false })
         .then(2.0, Fact::StepStarted(step("s1")))
-        .then(3.0, Fact::PlanUpdated { ready: true, items })
+        .then(3.0, Fact::PlanUpdated { ready: true, items, told: false })
         .then(4.0, Fact::CriteriaUpdated(items))
         .then(5.0, call("edit", ToolClass::Edit))
         .then(5.25, call_ended("edit", CallOutcome::Ok, Some(4)))
@@ -778,7 +786,7 @@ fn any_fact(kind: u8, n: u8, text: &str) -> Fact {
         5 => turn_ended(TurnOutcome::ALL[pick(TurnOutcome::ALL.len())]),
         6 => Fact::StepStarted(Step { name: Some(name(text)), ..step(text) }),
         7 => Fact::StepCompleted { step: step(text), outcome: StepOutcome::ALL[pick(3)] },
-        8 => Fact::PlanUpdated { ready: false, items: tally },
+        8 => Fact::PlanUpdated { ready: false, items: tally, told: false },
         9 => Fact::CriteriaUpdated(tally),
         10 => call(&format!("c{}", n % 8), ToolClass::ALL[pick(ToolClass::ALL.len())]),
         11 => call_ended(&format!("c{}", n % 8), CallOutcome::ALL[pick(4)], Some(n.into())),

@@ -83,8 +83,8 @@ pub struct Event {
     pub project: Option<Name>,
     /// The prompt, turn or run it belongs to.
     pub request: Option<Id>,
-    /// Whether it counts although it lies before the counting epoch: pushed events always do.
-    pub always_counts: bool,
+    /// Whether it adds to the sums over all sessions.
+    pub counting: Counting,
     /// What happened.
     pub fact: Fact,
 }
@@ -121,8 +121,9 @@ pub enum Fact {
     StepStarted(Step),
     /// `workflow.step.completed`
     StepCompleted { step: Step, outcome: StepOutcome },
-    /// `plan.ready` (`ready`) and `plan.updated`: items by status.
-    PlanUpdated { ready: bool, items: Tally },
+    /// `plan.ready` (`ready`) and `plan.updated`: items by status. `told`: items that get done are told as tasks of
+    /// their own too, so that a rise is no further advance.
+    PlanUpdated { ready: bool, items: Tally, told: bool },
     /// `criteria.updated`: `pending`, `done` = passed, `failed`.
     CriteriaUpdated(Tally),
     /// `tool.started`
@@ -171,6 +172,11 @@ pub enum Fact {
     Background { task: Id, running: bool },
     /// The store saw an episode of being stalled begin; only for counting it once, never pushed.
     StallBegan { reason: Id },
+    /// Prompts that wait behind the running turn, as a number; never pushed.
+    QueuedPrompts { waiting: u32 },
+    /// What was known of the session is to be forgotten, because its records turned out to be another's; they follow
+    /// again as far as they are its own. The sums stay. Never pushed.
+    SessionReset,
     /// A type this version does not know: bookkeeping, and counted.
     Unknown,
 }
@@ -289,6 +295,8 @@ pub struct CallEnd {
     pub error: Option<u64>,
     /// Keyed hash of the output.
     pub output: Option<u64>,
+    /// Lines a read really got, where the source says it; else those its start asked for stand.
+    pub read: Option<ReadRange>,
 }
 
 /// Tokens and cost, in disjoint kinds.
@@ -378,6 +386,8 @@ impl Fact {
             Self::Writer(_) => "writer",
             Self::Background { .. } => "background",
             Self::StallBegan { .. } => "session.stalled",
+            Self::QueuedPrompts { .. } => "queued_prompts",
+            Self::SessionReset => "session.reset",
             Self::Unknown => "unknown",
         }
     }
@@ -385,12 +395,12 @@ impl Fact {
     /// Order of facts with one time: beginnings before what happens inside, ends last.
     pub const fn rank(&self) -> u8 {
         match self {
-            Self::SessionQueued(_) => 0,
+            Self::SessionQueued(_) | Self::SessionReset => 0,
             Self::SessionStarted(_) => 1,
             Self::SessionResumed(_) => 2,
             Self::SessionUpdated(_) => 3,
             Self::TurnStarted { .. } => 4,
-            Self::Prompt { .. } => 5,
+            Self::Prompt { .. } | Self::QueuedPrompts { .. } => 5,
             Self::StepStarted(_) => 6,
             Self::PlanUpdated { .. } | Self::CriteriaUpdated(_) => 7,
             Self::ToolStarted(_) => 8,
@@ -432,7 +442,7 @@ impl Event {
             parent: None,
             project: None,
             request: None,
-            always_counts: false,
+            counting: Counting::SinceEpoch,
             fact,
         }
     }

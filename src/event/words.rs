@@ -112,8 +112,14 @@ words! {
     ActivityClass { Work = "work", Bookkeeping = "bookkeeping" }
 }
 words! {
-    /// What is known about the process that writes a session.
-    Writer { Alive = "alive", Gone = "gone", Unknown = "unknown" }
+    /// What is known about the process that writes a session: it lives, it died without a word, it left in order,
+    /// nobody can tell.
+    Writer { Alive = "alive", Gone = "gone", Left = "left", Unknown = "unknown" }
+}
+words! {
+    /// Whether an event adds to the sums over all sessions: if it happened since the counting epoch, in any case (what
+    /// is pushed), or never (what was counted under another session before).
+    Counting { SinceEpoch = "since_epoch", Always = "always", Never = "never" }
 }
 words! {
     /// What a source can see (capability labels).

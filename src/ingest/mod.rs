@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::discover::RootState;
 pub use self::read::{Line, MAX_LINE};
-pub use self::tail::{Followed, Handle, Look, Options, Outcome, Slice, Tail};
+pub use self::tail::{Followed, Handle, Look, Options, Outcome, Slice, Tail, file_name};
 pub use self::watch::Wake;
 
 /// Keyed hash of content; the key belongs to whoever keeps the positions.

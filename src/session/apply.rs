@@ -148,8 +148,8 @@ impl Facts {
                 self.step_completed(step, *outcome, event.request.as_ref(), t, out);
             }
             // A plan that is ready need not have items yet; it erases none.
-            Fact::PlanUpdated { ready: true, items } if *items == Tally::default() => self.work(t, out),
-            Fact::PlanUpdated { items, .. } => self.plan_updated(*items, t, out),
+            Fact::PlanUpdated { ready: true, items, .. } if *items == Tally::default() => self.work(t, out),
+            Fact::PlanUpdated { items, told, .. } => self.plan_updated(*items, *told, t, out),
             Fact::CriteriaUpdated(items) => self.criteria_updated(*items, t, out),
             Fact::ToolStarted(start) => self.call_started(start, event.request.as_ref(), t, out),
             Fact::ToolEnded(end) => self.call_ended(end, t, out),
@@ -221,7 +221,15 @@ impl Facts {
             }
             Fact::Activity { class: ActivityClass::Bookkeeping, .. }
             | Fact::Unknown
+            // The store forgets before anything is folded.
+            | Fact::SessionReset
             | Fact::StallBegan { .. } => {}
+            Fact::QueuedPrompts { waiting } => {
+                if t.is_none() || t >= self.queued_as_of {
+                    self.queued_prompts = *waiting;
+                    later(&mut self.queued_as_of, t);
+                }
+            }
             Fact::Writer(writer) => {
                 self.probed(*writer, t.unwrap_or(event.observed), out);
             }
@@ -243,12 +251,36 @@ impl Facts {
             return;
         }
         let in_turn = self.turn.as_ref().is_some_and(|turn| turn.started <= Some(at));
+        if writer == Writer::Left && self.writer.is_none_or(|(w, _)| w != Writer::Left) {
+            self.left(at, out);
+        }
         if writer == Writer::Gone && !was_gone && in_turn {
             out.one(Count::Ended(EndOutcome::Failed));
             // Nobody is left who could take an answer.
             self.close_turn_items(Some(at), out);
         }
         self.writer = Some((writer, at));
+    }
+
+    /// The process left in order. Whoever told it to ended the turn that was open; one that never did anything is over.
+    fn left(&mut self, at: Timestamp, out: &mut Effects) {
+        let time = Some(at);
+        if self.turn.as_ref().is_some_and(|turn| turn.started <= time) {
+            let outcome = TurnOutcome::Cancelled;
+            let end = TurnEnd {
+                time,
+                started: None,
+                outcome,
+                error: None,
+                reset: None,
+                denied: false,
+                result_known: true,
+            };
+            self.turn_ended(None, end, out);
+        } else if self.turn.is_none() && self.turn_end.is_none() && self.run_end.is_none() {
+            let outcome = EndOutcome::Cancelled;
+            self.run_ended(RunEnd { time, outcome, error: None, workflow: false }, out);
+        }
     }
 
     /// A sign that the session itself began; counted once.
@@ -493,12 +525,12 @@ impl Facts {
         }
     }
 
-    fn plan_updated(&mut self, items: Tally, t: Option<Timestamp>, out: &mut Effects) {
+    fn plan_updated(&mut self, items: Tally, told: bool, t: Option<Timestamp>, out: &mut Effects) {
         self.work(t, out);
         let risen = items.done.saturating_sub(self.plan_high);
         self.plan_high = self.plan_high.max(items.done);
         settle(&mut self.plan, &mut self.plan_as_of, &items, t);
-        if risen > 0 {
+        if risen > 0 && !told {
             self.progress(ProgressKind::StepCompleted, Evidence::Structured, risen, true, t, out);
         }
     }

@@ -60,6 +60,8 @@ pub struct Facts {
     pub last_prompt: Option<Timestamp>,
     /// Prompts that wait behind the running turn.
     pub queued_prompts: u32,
+    /// Time of the record that number is from.
+    pub queued_as_of: Option<Timestamp>,
     /// Whether `session.started` (or the first work) was counted.
     pub counted: bool,
     /// Whether the source tells turns; if not, work opens one implicitly.
@@ -408,6 +410,7 @@ impl Facts {
             last_seen: None,
             last_prompt: None,
             queued_prompts: 0,
+            queued_as_of: None,
             counted: false,
             has_turns: false,
             turn: None,

@@ -4,7 +4,7 @@ use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::facts::Facts;
-use crate::event::{Event, Fact, Id, Name, SessionId, Timestamp};
+use crate::event::{Counting, Event, Fact, Id, Name, SessionId, Timestamp};
 
 /// The bytes of an event, without the names of its source and session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ struct PartsRef<'a>(
     &'a Option<SessionId>,
     &'a Option<Name>,
     &'a Option<Id>,
-    bool,
+    Counting,
     &'a Fact,
 );
 
@@ -30,7 +30,7 @@ struct Parts(
     Option<SessionId>,
     Option<Name>,
     Option<Id>,
-    bool,
+    Counting,
     Fact,
 );
 
@@ -46,7 +46,7 @@ impl Packed {
             &event.parent,
             &event.project,
             &event.request,
-            event.always_counts,
+            event.counting,
             &event.fact,
         );
         let bytes = postcard::to_allocvec(&parts).expect("events are made of types that always serialise");
@@ -55,10 +55,10 @@ impl Packed {
 
     /// The event again; the session it belongs to lends its names. `None` if the bytes are damaged.
     pub(super) fn unpack(&self, session: &Facts) -> Option<Event> {
-        let Parts(id, time, observed, parent, project, request, always_counts, fact) =
+        let Parts(id, time, observed, parent, project, request, counting, fact) =
             postcard::from_bytes(&self.0).ok()?;
         let (source, session) = (session.source.clone(), session.session.clone());
-        Some(Event { id, time, observed, source, session, parent, project, request, always_counts, fact })
+        Some(Event { id, time, observed, source, session, parent, project, request, counting, fact })
     }
 }
 

@@ -112,8 +112,8 @@ impl<'a> Rollup<'a> {
     /// Whether the process that writes a child is proven gone; one without a probe of its own is its root's.
     fn writer_gone(&self, child: &Facts) -> bool {
         match (child.writer, self.root.writer) {
-            (Some((writer, _)), _) => writer == Writer::Gone,
-            (None, Some((Writer::Gone, at))) => child.last_activity <= Some(at),
+            (Some((writer, _)), _) => matches!(writer, Writer::Gone | Writer::Left),
+            (None, Some((Writer::Gone | Writer::Left, at))) => child.last_activity <= Some(at),
             (None, _) => false,
         }
     }

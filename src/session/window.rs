@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::counts::{Change, Effects};
 use super::facts::Facts;
 use super::packed::Packed;
-use crate::event::{Event, Timestamp};
+use crate::event::{Counting, Event, Timestamp};
 
 /// How far back, in event time, a late event is still put in its place.
 const SPAN_MS: i64 = 2_000;
@@ -300,9 +300,13 @@ fn sort_key(time: i64, event: &Event) -> (i64, u8, u64) {
 fn fold(facts: &mut Facts, held: &Held, epoch: Timestamp, effects: &mut Effects) {
     effects.clear();
     let event = held.event(facts);
-    let always_counts = event.always_counts;
+    let counts = match event.counting {
+        Counting::SinceEpoch => held.key.0 >= epoch.as_millis(),
+        Counting::Always => true,
+        Counting::Never => false,
+    };
     facts.apply(&event, effects);
-    if always_counts || held.key.0 >= epoch.as_millis() {
+    if counts {
         // Under which project, and whether at all, depends on what was known then, not on when it was read.
         if effects.project != facts.project {
             effects.project.clone_from(&facts.project);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Event, Fact, Id, Name, SessionId, SourceId, Timestamp};
+use crate::event::{Counting, Event, Fact, Id, Name, SessionId, SourceId, Timestamp};
 
 /// Collects the events of one commit.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ struct EntryRef<'a> {
     parent: &'a Option<SessionId>,
     project: &'a Option<Name>,
     request: &'a Option<Id>,
-    always_counts: bool,
+    counting: Counting,
     fact: &'a Fact,
 }
 
@@ -41,7 +41,7 @@ struct Entry {
     parent: Option<SessionId>,
     project: Option<Name>,
     request: Option<Id>,
-    always_counts: bool,
+    counting: Counting,
     fact: Fact,
 }
 
@@ -63,7 +63,7 @@ impl Writer {
             parent: &event.parent,
             project: &event.project,
             request: &event.request,
-            always_counts: event.always_counts,
+            counting: event.counting,
             fact: &event.fact,
         };
         self.body = postcard::to_extend(&entry, std::mem::take(&mut self.body))
@@ -124,7 +124,7 @@ pub fn read(blob: &[u8]) -> Result<Vec<Event>, Damaged> {
             parent: entry.parent,
             project: entry.project,
             request: entry.request,
-            always_counts: entry.always_counts,
+            counting: entry.counting,
             fact: entry.fact,
         });
     }

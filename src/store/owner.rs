@@ -420,7 +420,11 @@ impl Owner {
             self.pending.oldest = Some(self.pending.oldest.map_or(observed, |o| o.min(observed)));
             self.events.inc(&self.telemetry, &event);
         }
-        if self.sessions.put(slot, event) {
+        if matches!(event.fact, Fact::SessionReset) {
+            self.fold_taken();
+            self.sessions.reset(slot);
+            self.unpublished = true;
+        } else if self.sessions.put(slot, event) {
             self.fold_taken();
         }
         true

@@ -155,6 +155,18 @@ impl Sessions {
         session.unfolded() >= MAX_UNFOLDED
     }
 
+    /// Forgets what is known of a session, but for its having been counted. All of it has to be folded by now.
+    pub fn reset(&mut self, slot: usize) {
+        let Some(Slot { session, .. }) = self.slots.get_mut(slot).and_then(Option::as_mut) else { return };
+        debug_assert_eq!(session.unfolded(), 0, "events of a session that is reset are folded before");
+        let old = session.facts();
+        let mut facts = Facts::new(old.source.clone(), old.session.clone(), old.first_seen);
+        facts.counted = old.counted;
+        *session = Session::new(facts);
+        self.dirty.insert(slot);
+        self.tree = None;
+    }
+
     /// Whether there is anything to fold.
     pub const fn is_unfolded(&self) -> bool {
         !self.unfolded.is_empty()

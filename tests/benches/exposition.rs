@@ -55,6 +55,7 @@ fn session(n: usize, now: Timestamp) -> Arc<Facts> {
         diff_lines: Some(3),
         error: None,
         output: None,
+        read: None,
     };
     let facts = [
         Fact::SessionStarted(info),

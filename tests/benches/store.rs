@@ -49,6 +49,7 @@ fn fact(n: u64) -> Fact {
             diff_lines: None,
             error: None,
             output: Some(n),
+            read: None,
         }),
         3 | 6 => Fact::Usage(Usage { input: 10, output: 5, ..Usage::default() }),
         9 => Fact::TurnEnded {
@@ -72,7 +73,7 @@ fn events() -> Vec<Event> {
             let mut event = Event::new(&source, &sessions[(n % SESSIONS) as usize], at, fact(n));
             event.id = Some(n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             event.time = Some(at);
-            event.always_counts = true;
+            event.counting = agent_session_exporter::event::Counting::Always;
             event.project = Some(Name::from("shop"));
             event
         })

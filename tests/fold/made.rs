@@ -277,6 +277,7 @@ pub(super) fn call_end(id: &str) -> CallEnd {
         diff_lines: None,
         error: None,
         output: None,
+        read: None,
     }
 }
 

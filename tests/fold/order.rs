@@ -23,7 +23,7 @@ fn model(name: &str) -> Fact {
 fn registers_keep_the_newest_word() {
     let story = open().say(50, model("new")).say(10, model("old"));
     assert_eq!(story.facts().info.model, Some(Name::from("new")));
-    let plan = |done| Fact::PlanUpdated { ready: false, items: tally(5 - done, done) };
+    let plan = |done| Fact::PlanUpdated { ready: false, items: tally(5 - done, done), told: false };
     let story = open().say(50, plan(3)).say(10, plan(1));
     assert_eq!(story.facts().plan, Some(tally(2, 3)));
     let story =
@@ -181,6 +181,7 @@ fn calls_count_as_interrupted_five_seconds_after_their_turns_end() {
         diff_lines: None,
         error: None,
         output: None,
+        read: None,
     });
     let too_late = open().say(10, call("c", ToolClass::Shell)).say(20, end("t")).say(26, cut);
     assert_eq!(too_late.counted(&Count::ToolCall(Name::from("shell"), CallOutcome::Interrupted)), 1);
@@ -286,7 +287,7 @@ fn only_facts_of_after_the_epoch_are_counted_and_untimed_ones_by_their_place() {
     session.rest(at(1000));
     assert!(!session.apply(untimed(4), at(10)).is_empty(), "read behind a new one");
     let mut pushed = told(5, 1, tokens(None, 1, 0));
-    pushed.always_counts = true;
+    pushed.counting = agent_session_exporter::event::Counting::Always;
     let change = session.apply(pushed, at(10));
     assert!(!change.is_empty());
 }

@@ -105,7 +105,7 @@ fn facts_with_one_call_count_once() {
 
 #[test]
 fn done_items_count_when_they_rise_above_their_highest() {
-    let plan = |done| Fact::PlanUpdated { ready: false, items: tally(9 - done, done) };
+    let plan = |done| Fact::PlanUpdated { ready: false, items: tally(9 - done, done), told: false };
     let story = open().say(1, plan(2)).say(2, plan(1)).say(3, plan(2)).say(4, plan(3));
     assert_eq!(story.progress(P::StepCompleted), (3, 0));
     assert_eq!(story.facts().last_progress, Some(at(4)));

@@ -65,6 +65,7 @@ fn fact(kind: u8, a: u8, b: u8) -> (Fact, bool) {
         12 => plain(Fact::PlanUpdated {
             ready: a.is_multiple_of(2),
             items: tally(u32::from(a), u32::from(b % 9)),
+            told: b.is_multiple_of(2),
         }),
         13 => plain(Fact::CriteriaUpdated(tally(u32::from(a), u32::from(b % 9)))),
         14..=16 => plain(Fact::ToolStarted(CallStart {

@@ -216,6 +216,7 @@ pub(crate) fn maximal(now: Timestamp) -> Story {
         diff_lines: None,
         error: None,
         output: None,
+        read: None,
     };
     story
         .ago(30 * SECOND, Fact::StepStarted(step))

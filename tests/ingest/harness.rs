@@ -25,6 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The source under test.
 pub(crate) const COUNTING: FileSource = FileSource {
+    stream: agent_session_exporter::ingest::file_name,
     name: "counting",
     folder: ".counting",
     roots: &["sessions", "archived"],

@@ -49,7 +49,7 @@ impl Stand {
             while let Some(batch) = batches.recv().await {
                 let mut receipt = Receipt::default();
                 for event in batch.events {
-                    assert!(event.always_counts);
+                    assert_eq!(event.counting, agent_session_exporter::event::Counting::Always);
                     if event.id.is_some_and(|id| !ids.insert(id)) {
                         receipt.duplicate += 1;
                     } else {

@@ -47,6 +47,7 @@ fn pushed(n: u64, start: Timestamp) -> Event {
         diff_lines: Some(3),
         error: None,
         output: None,
+        read: None,
     };
     let fact = match n % 10 {
         0 => Fact::TurnStarted { trigger: Trigger::Person },
@@ -73,7 +74,7 @@ fn pushed(n: u64, start: Timestamp) -> Event {
     let session = format!("p{}", n / 10 % 4);
     let mut event = event("push", &session, start.plus(n as i64 * 3), fact);
     event.request = Some(id("turn", n / 10));
-    event.always_counts = true;
+    event.counting = agent_session_exporter::event::Counting::Always;
     with_id(n, event)
 }
 

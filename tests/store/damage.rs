@@ -16,7 +16,7 @@ const FLIPS: u64 = 120;
 fn tokens(id: u64) -> Event {
     let fact = Fact::Usage(Usage { input: 1, ..Usage::default() });
     let mut event = with_id(id, event("push", &format!("s{}", id % 5), now(), fact));
-    event.always_counts = true;
+    event.counting = agent_session_exporter::event::Counting::Always;
     event
 }
 

@@ -16,7 +16,7 @@ const MOMENT: Duration = Duration::from_millis(300);
 fn tokens(id: u64) -> Event {
     let fact = Fact::Usage(Usage { input: 1, ..Usage::default() });
     let mut event = with_id(id, event("push", "s", now(), fact));
-    event.always_counts = true;
+    event.counting = agent_session_exporter::event::Counting::Always;
     event
 }
 

@@ -182,7 +182,7 @@ fn what_happened_before_the_store_is_known_but_not_counted() {
     life.read(vec![event("files", "f", epoch.plus(-HOUR + 5_000), used())], 1, 3);
     life.read(vec![event("files", "f", epoch, used())], 1, 4);
     let mut always = event("push", "p", epoch.plus(-HOUR), used());
-    always.always_counts = true;
+    always.counting = agent_session_exporter::event::Counting::Always;
     life.pushed(vec![always]).unwrap();
     let check = |snapshot: &Snapshot| {
         assert_eq!(facts(snapshot, "files", "f").unwrap().usage.input, 3);

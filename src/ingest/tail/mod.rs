@@ -38,6 +38,8 @@ pub struct Options {
     pub roots: Vec<PathBuf>,
     /// Whether a file of this name is one of ours.
     pub accepts: fn(&OsStr) -> bool,
+    /// The name of the stream a file belongs to, by its path without `.zst`; [`file_name`] for most.
+    pub stream: fn(&Path) -> Option<String>,
     /// Files modified longer ago are not read until they change.
     pub max_age_ms: i64,
     /// Keyed hash for the fingerprints of heads.
@@ -46,10 +48,15 @@ pub struct Options {
     pub poll_only: bool,
 }
 
+/// Names a stream by its file, wherever that lies.
+pub fn file_name(path: &Path) -> Option<String> {
+    Some(path.file_name()?.to_string_lossy().into_owned())
+}
+
 /// A followed file, for the runner.
 #[derive(Clone, Copy, Debug)]
 pub struct Followed<'a> {
-    /// The stream: the file's name without `.zst`.
+    /// The stream, as [`Options::stream`] names it.
     pub name: &'a str,
     /// Index of its root.
     pub root: usize,

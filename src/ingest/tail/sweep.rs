@@ -113,7 +113,7 @@ impl Tail {
 
     /// Takes in what is known about a plain file now.
     fn observe(&mut self, path: PathBuf, stat: Stat, root: usize, now_ms: i64) {
-        let Some(name) = stream_name(&path) else { return };
+        let Some(name) = self.stream_of(&path) else { return };
         let known = self.by_id.get(&stat.id).copied().and_then(|h| Some((h, self.files.get_mut(&h)?)));
         if let Some((handle, entry)) = known {
             // Two paths to one file: the first one stays, as long as it is one.
@@ -172,6 +172,13 @@ impl Tail {
         };
         self.files.insert(handle, entry);
         self.enqueue(handle, now_ms);
+    }
+
+    /// The stream a file belongs to.
+    fn stream_of(&self, path: &Path) -> Option<String> {
+        let plain = path.as_os_str().to_string_lossy();
+        let plain = plain.strip_suffix(PACKED).unwrap_or(&plain);
+        (self.options.stream)(Path::new(plain))
     }
 
     fn siblings(&self, name: &str) -> impl Iterator<Item = Handle> {
@@ -265,7 +272,7 @@ impl Tail {
 
     /// Takes in a compressed file, after all plain ones.
     fn observe_packed(&mut self, path: PathBuf, stat: Stat, root: usize, now_ms: i64) {
-        let Some(name) = stream_name(&path) else { return };
+        let Some(name) = self.stream_of(&path) else { return };
         let plain: Vec<_> = self.siblings(&name).filter(|h| !self.files[h].is_packed()).collect();
         if plain.iter().any(|h| self.files[h].missing.is_none()) {
             return;
@@ -321,9 +328,4 @@ impl Tail {
 
 fn is_packed(path: &Path) -> bool {
     path.as_os_str().as_encoded_bytes().ends_with(PACKED.as_bytes())
-}
-
-fn stream_name(path: &Path) -> Option<String> {
-    let name = path.file_name()?.to_string_lossy();
-    Some(name.strip_suffix(PACKED).unwrap_or(&name).to_owned())
 }

@@ -21,6 +21,7 @@ fn append(path: &Path, bytes: impl AsRef<[u8]>) {
 
 fn tail_of(root: &Path) -> Tail {
     let options = Options {
+        stream: super::file_name,
         roots: vec![root.to_owned()],
         accepts: |_| true,
         max_age_ms: i64::MAX,

@@ -61,6 +61,7 @@ impl Facts {
                 diff_lines: None,
                 error: None,
                 output: None,
+                read: None,
             };
             return self.end_call(&end, Some(at), out);
         }

@@ -124,6 +124,7 @@ impl Codex {
             diff_lines: end.diff,
             error: end.error,
             output: end.output,
+            read: None,
         });
         self.push_at(e, end.time, fact);
     }

@@ -249,7 +249,7 @@ impl Codex {
             "ContextCompaction" => self.compaction_item(e),
             "Plan" => {
                 self.state.turn_result = true;
-                self.push(e, Fact::PlanUpdated { ready: true, items: Tally::default() });
+                self.push(e, Fact::PlanUpdated { ready: true, items: Tally::default(), told: false });
             }
             "WebSearch" | "ImageView" | "ImageGeneration" | "DynamicToolCall" | "Sleep" => {
                 self.push(e, Fact::Activity { class: ActivityClass::Work, message: false });
@@ -276,7 +276,7 @@ impl Codex {
                 _ => tally.pending += 1,
             }
         }
-        self.push(e, Fact::PlanUpdated { ready: false, items: tally });
+        self.push(e, Fact::PlanUpdated { ready: false, items: tally, told: false });
     }
 
     /// A goal's state, from its event or from the output of the goal tools; told when it changed.

@@ -146,6 +146,6 @@ impl Codex {
         let done = u32::try_from(todos.iter().filter(|t| t.completed).count()).unwrap_or(u32::MAX);
         let all = u32::try_from(todos.len()).unwrap_or(u32::MAX);
         let items = Tally { done, pending: all - done, ..Tally::default() };
-        self.push(e, Fact::PlanUpdated { ready: false, items });
+        self.push(e, Fact::PlanUpdated { ready: false, items, told: false });
     }
 }

@@ -50,6 +50,7 @@ pub const FILES: FileSource = FileSource {
     folder: ".codex",
     roots: &["sessions", "archived_sessions"],
     accepts: |name| thread_of(name).is_some(),
+    stream: crate::ingest::file_name,
     stream_id: thread_of,
     lock_dir: Some("thread-writer-locks"),
     new: |source, reducer, thread| {

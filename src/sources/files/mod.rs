@@ -34,6 +34,8 @@ pub struct FileSource {
     pub roots: &'static [&'static str],
     /// Whether a file of this name is a stream of records; compressed ones end with `.zst`.
     pub accepts: fn(&OsStr) -> bool,
+    /// The name of the stream a file belongs to.
+    pub stream: fn(&Path) -> Option<String>,
     /// The id in a file's name that its lock file is called by.
     pub stream_id: fn(&OsStr) -> Option<String>,
     /// Folder with a `<id>.lock` for each session that has a writer.

@@ -100,6 +100,7 @@ impl Run {
         let options = Options {
             roots,
             accepts: def.accepts,
+            stream: def.stream,
             max_age_ms: i64::try_from(context.max_age.as_millis()).unwrap_or(i64::MAX),
             hash: Arc::new(move |bytes| hashing.hash(bytes)),
             poll_only: surroundings.poll_only,

@@ -14,6 +14,7 @@ use super::refuse::Reason;
 use super::scan;
 use super::wire::Data;
 use super::wire::Envelope;
+use crate::event::Counting;
 use crate::event::Event;
 use crate::event::Fact;
 use crate::event::Id;
@@ -151,7 +152,7 @@ impl Decoder {
             parent: parent.map(|text| SessionId(self.names.get(text, reducer))),
             project,
             request: request.map(|text| Id(self.names.get(text, reducer))),
-            always_counts: true,
+            counting: Counting::Always,
             fact: fact.unwrap_or(Fact::Unknown),
             source,
         };

@@ -101,8 +101,12 @@ impl Reading<'_> {
                 outcome: required(or_refuse(d, Field::Outcome, StepOutcome::parse)?)?,
                 step: self.step(d)?,
             },
-            "plan.ready" => Fact::PlanUpdated { ready: true, items: tally(d, Field::Completed)? },
-            "plan.updated" => Fact::PlanUpdated { ready: false, items: tally(d, Field::Completed)? },
+            "plan.ready" => {
+                Fact::PlanUpdated { ready: true, items: tally(d, Field::Completed)?, told: false }
+            }
+            "plan.updated" => {
+                Fact::PlanUpdated { ready: false, items: tally(d, Field::Completed)?, told: false }
+            }
             "criteria.updated" => Fact::CriteriaUpdated(tally(d, Field::Passed)?),
             "user.action_required" => Fact::ActionRequired {
                 action: required(self.id(d, Field::ActionId)?)?,
@@ -180,6 +184,7 @@ impl Reading<'_> {
             diff_lines: d.small(Field::DiffLines)?,
             error: d.text(Field::Error)?.map(|text| self.reducer.error_fingerprint(tool, text)),
             output: d.text(Field::OutputDigest)?.map(|text| self.reducer.hash(text.as_bytes())),
+            read: calls::read_range(d.read_range)?,
         })
     }
 

@@ -89,6 +89,7 @@ impl Owner {
                     diff_lines: None,
                     error: None,
                     output: None,
+                    read: None,
                 };
                 let id = format!("interrupted:{}", call.start.call.as_str());
                 events.push(self.own_event(facts, &id, at, Fact::ToolEnded(end), now));
