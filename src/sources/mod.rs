@@ -1,5 +1,6 @@
 //! The list of sources, and what each of them hands over. A source is one file here plus its line in [`LIST`].
 
+pub mod claude_code;
 pub mod codex;
 pub mod files;
 pub mod push;

@@ -35,8 +35,14 @@ pub(crate) const COUNTING: FileSource = FileSource {
     },
     stream_id: |name: &OsStr| Some(name.to_str()?.strip_prefix("r-")?.strip_suffix(".jsonl")?.to_owned()),
     lock_dir: Some("locks"),
-    new: |source, reducer, _| Box::new(Counting { source, reducer, session: None, count: 0, unknown: 0 }),
-    restore: |source, reducer, bytes| {
+    peeks: false,
+    live: None,
+    new: |opening| {
+        let (source, reducer) = (opening.source.clone(), opening.reducer.clone());
+        Box::new(Counting { source, reducer, session: None, count: 0, unknown: 0 })
+    },
+    restore: |opening, bytes| {
+        let (source, reducer) = (opening.source.clone(), opening.reducer.clone());
         let (session, count): (Option<SessionId>, u64) = postcard::from_bytes(bytes).ok()?;
         Some(Box::new(Counting { source, reducer, session, count, unknown: 0 }))
     },

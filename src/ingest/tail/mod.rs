@@ -11,7 +11,7 @@ mod tests;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, Read as _};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -95,6 +95,8 @@ pub struct Look {
     pub stop: bool,
     /// All roots were swept.
     pub swept: bool,
+    /// The kernel said that something happened below a root.
+    pub news: bool,
     /// Streams that went away, with what they were followed as.
     pub deleted: Vec<(Handle, String)>,
     /// Files whose stream goes on in another file.
@@ -170,6 +172,7 @@ impl Tail {
         if news.rescan {
             self.sweep_soon(Duration::ZERO);
         }
+        self.look.news = !news.paths.is_empty() || news.rescan;
         for (path, removed) in news.paths {
             self.touch(&path, removed, now_ms);
         }
@@ -258,6 +261,27 @@ impl Tail {
         if let Some(entry) = self.files.get_mut(&handle) {
             entry.restart();
         }
+    }
+
+    /// Reads a file from its head again, when its turn comes.
+    pub fn again(&mut self, handle: Handle) {
+        self.restart(handle);
+        let Some(entry) = self.files.get(&handle) else { return };
+        let lane = entry.queued.unwrap_or(Lane::History);
+        if entry.queued.is_none() {
+            self.requeue(handle, lane);
+        }
+    }
+
+    /// The first bytes of a plain file, at most `length` of them; none if it cannot be read.
+    pub fn head(&self, handle: Handle, length: usize) -> Vec<u8> {
+        let plain = self.files.get(&handle).filter(|entry| !entry.is_packed());
+        let read = plain.and_then(|entry| std::fs::File::open(&entry.path).ok()).and_then(|file| {
+            let mut head = Vec::new();
+            file.take(length as u64).read_to_end(&mut head).ok()?;
+            Some(head)
+        });
+        read.unwrap_or_default()
     }
 
     /// Reads from a file of [`Tail::next_file`]: whole lines, up to `budget` bytes or until `on_line` breaks.

@@ -53,14 +53,18 @@ pub const FILES: FileSource = FileSource {
     stream: crate::ingest::file_name,
     stream_id: thread_of,
     lock_dir: Some("thread-writer-locks"),
-    new: |source, reducer, thread| {
-        let decoder = Codex::new(source, reducer);
-        Box::new(match thread {
+    peeks: false,
+    live: None,
+    new: |opening| {
+        let decoder = Codex::new(opening.source.clone(), opening.reducer.clone());
+        Box::new(match opening.name {
             Some(thread) => decoder.named(thread),
             None => decoder,
         })
     },
-    restore: |source, reducer, checkpoint| Some(Box::new(Codex::restore(source, reducer, checkpoint)?)),
+    restore: |opening, checkpoint| {
+        Some(Box::new(Codex::restore(opening.source.clone(), opening.reducer.clone(), checkpoint)?))
+    },
 };
 
 /// The thread's id at the end of `rollout-<local time>-<id>.jsonl[.zst]`.

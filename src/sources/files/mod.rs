@@ -2,6 +2,7 @@
 //! What a record means is the decoder's business, what a file is `ingest`'s.
 
 mod feed;
+mod owners;
 mod run;
 mod saved;
 mod stream;
@@ -13,15 +14,45 @@ use std::sync::Arc;
 
 use tokio::task::JoinHandle;
 
+pub use self::owners::{Claim, OwnerId, Owners, Spent, Tokens};
 use super::{Context, Decode};
-use crate::event::{Reducer, SourceId};
+use crate::event::{Event, Reducer, SourceId, Timestamp};
 use crate::ingest::Wake;
 use crate::ingest::locks::Probe;
 
-/// Makes a decoder for a stream that is read from its head; the id in the file's name helps where the head says none.
-pub type New = fn(SourceId, Arc<Reducer>, Option<&str>) -> Box<dyn Decode>;
+/// Bytes of a file's head that a source may look at before it decodes.
+pub const PEEK: usize = 64 << 10;
+
+/// What a decoder is made from.
+#[derive(Clone, Debug)]
+pub struct Opening<'a> {
+    /// Name of the source.
+    pub source: SourceId,
+    /// Hashes and classes for what may not leave.
+    pub reducer: Arc<Reducer>,
+    /// The id in the file's name, for streams whose head says none.
+    pub name: Option<&'a str>,
+    /// Whose records are whose in this home.
+    pub owners: Arc<Owners>,
+    /// The first [`PEEK`] bytes of the file, where the source asked for them.
+    pub head: &'a [u8],
+}
+
+/// Makes a decoder for a stream that is read from its head.
+pub type New = fn(&Opening<'_>) -> Box<dyn Decode>;
 /// Makes a decoder from its checkpoint; `None` where the checkpoint is of no use.
-pub type Restore = fn(SourceId, Arc<Reducer>, &[u8]) -> Option<Box<dyn Decode>>;
+pub type Restore = fn(&Opening<'_>, &[u8]) -> Option<Box<dyn Decode>>;
+/// Begins to look at an agent's folder, with what an earlier run kept.
+pub type NewLive = fn(&Path, SourceId, Arc<Reducer>, Option<&[u8]>) -> Box<dyn Live>;
+
+/// What an agent says about its sessions right now, beside its records: looked at every second, and at once when
+/// something happens in one of the source's folders.
+pub trait Live: Send {
+    /// Looks, and says what is news. `now` is the moment of looking.
+    fn look(&mut self, now: Timestamp, out: &mut Vec<Event>);
+    /// What has to survive a restart, if it changed since the last call.
+    fn changed(&mut self) -> Option<Vec<u8>>;
+}
 
 /// A source that is files below a folder of the user's home.
 #[derive(Clone, Copy)]
@@ -40,6 +71,10 @@ pub struct FileSource {
     pub stream_id: fn(&OsStr) -> Option<String>,
     /// Folder with a `<id>.lock` for each session that has a writer.
     pub lock_dir: Option<&'static str>,
+    /// Whether decoders want to see the head of their file first.
+    pub peeks: bool,
+    /// What the agent says of its sessions beside the streams.
+    pub live: Option<NewLive>,
     /// A decoder at the head of a stream.
     pub new: New,
     /// A decoder from its checkpoint.

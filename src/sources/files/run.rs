@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::feed::{Feed, MAX_INPUT};
+use super::owners::Owners;
 use super::saved::Saved;
 use super::stream::{Shared, Stream};
-use super::{FileSource, Surroundings, agent_folders};
+use super::{FileSource, Live, Surroundings, agent_folders};
 use crate::event::reduce::stable_hash;
-use crate::event::{Fact, Name, SessionId, SourceHealth, SourceId, Timestamp};
+use crate::event::{Fact, Name, Reducer, SessionId, SourceHealth, SourceId, Timestamp};
 use crate::ingest::{Handle, Options, Outcome, RootState, Tail, Wake};
 use crate::sources::{Context, Record};
 
@@ -21,6 +22,10 @@ use crate::sources::{Context, Record};
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// Sweeps after which a stream that an earlier run knew and no sweep saw counts as deleted.
 const SWEEPS_TO_MISS: u32 = 2;
+
+/// Time between two looks at what agents say of themselves, and the shortest one.
+const LIVE_EVERY: Duration = Duration::from_secs(1);
+const LIVE_AT_MOST_EVERY: Duration = Duration::from_millis(50);
 
 /// An agent's folder.
 struct Home {
@@ -30,6 +35,9 @@ struct Home {
     /// Its part of the roots.
     roots: Range<usize>,
     locks: Option<PathBuf>,
+    live: Option<Box<dyn Live>>,
+    /// Keyed hash of its path.
+    key: u64,
     /// Something was there once: only then it can be lost.
     existed: bool,
     up: bool,
@@ -50,7 +58,14 @@ pub(super) struct Run {
     sweeps: u32,
     scanned: bool,
     next_probe: Instant,
+    next_live: Instant,
+    last_live: Instant,
     watched: (usize, usize),
+}
+
+/// Where what an agent said of its sessions is kept.
+fn live_key(reducer: &Reducer, home: u64) -> u64 {
+    reducer.hash_all(&[&home.to_le_bytes(), b"live"])
 }
 
 /// Hash of machine and folder: not keyed by the state folder, because two exporters have two.
@@ -72,7 +87,19 @@ impl Run {
         let folders = agent_folders(&def, &context);
         let now = context.clock.now();
         let each = def.roots.len();
+        let reducer = context.reducer.clone();
+        let key_of = |folder: &Path| {
+            reducer.hash_all(&[def.name.as_bytes(), b"home", folder.as_os_str().as_encoded_bytes()])
+        };
+        let source = SourceId::from(def.name);
+        let begin_live = |folder: &Path| {
+            let kept = context.cursors.get(&live_key(&reducer, key_of(folder)));
+            let new = def.live?;
+            Some(new(folder, source.clone(), reducer.clone(), kept.map(Vec::as_slice)))
+        };
         let homes = folders.iter().enumerate().map(|(i, folder)| Home {
+            live: begin_live(folder),
+            key: key_of(folder),
             endpoint: if i == 0 { Name::from("default") } else { Name::from(format!("root{i}").as_str()) },
             store: store_of(folder),
             roots: i * each..(i + 1) * each,
@@ -82,9 +109,12 @@ impl Run {
             since: now,
         });
         let mut homes: Vec<_> = homes.collect();
+        let owners = homes
+            .iter()
+            .map(|home| Arc::new(Owners::restore(home.key, context.cursors.values().map(Vec::as_slice))));
+        let owners = owners.collect();
         let roots: Vec<_> = folders.iter().flat_map(|f| def.roots.iter().map(|r| f.join(r))).collect();
 
-        let reducer = context.reducer.clone();
         let path_key = |p: &PathBuf| reducer.hash(p.as_os_str().as_encoded_bytes());
         let root_keys: Vec<_> = roots.iter().map(path_key).collect();
         let saved: HashMap<_, _> = context
@@ -108,10 +138,11 @@ impl Run {
         Self {
             shared: Shared {
                 def,
-                source: SourceId::from(def.name),
-                reducer,
+                source,
+                reducer: context.reducer,
                 telemetry: context.telemetry,
                 clock: context.clock,
+                owners,
             },
             surroundings,
             tail: Tail::new(options, wake),
@@ -123,6 +154,8 @@ impl Run {
             sweeps: 0,
             scanned: false,
             next_probe: Instant::now(),
+            next_live: Instant::now(),
+            last_live: Instant::now(),
             watched: (0, 0),
         }
     }
@@ -130,7 +163,7 @@ impl Run {
     /// Reads until it is told to end, or nobody listens.
     pub(super) fn until_stopped(mut self) {
         while !self.feed.is_closed() {
-            let idle = self.next_probe.saturating_duration_since(Instant::now());
+            let idle = self.next_probe.min(self.next_live).saturating_duration_since(Instant::now());
             let wait = if self.tail.has_work() { Duration::ZERO } else { idle };
             let look = self.tail.look(wait, self.shared.clock.now().as_millis());
             if look.stop {
@@ -146,6 +179,12 @@ impl Run {
             if look.swept {
                 self.swept();
             }
+            if look.news {
+                self.next_live = self.next_live.min(self.last_live + LIVE_AT_MOST_EVERY);
+            }
+            if Instant::now() >= self.next_live {
+                self.look_live();
+            }
             if Instant::now() >= self.next_probe {
                 self.probe_locks();
             }
@@ -160,10 +199,10 @@ impl Run {
             }
             // What is live does not wait for history, history waits to fill a batch.
             if self.feed.is_full() || !self.tail.has_work() || (live && !self.tail.has_live()) {
-                self.feed.flush();
+                self.flush();
             }
         }
-        self.feed.flush();
+        self.flush();
         self.count_watched((0, 0));
     }
 
@@ -176,10 +215,10 @@ impl Run {
         let Self { shared, tail, feed, streams, root_keys, .. } = self;
         let Some(stream) = streams.get_mut(&handle) else { return };
         if stream.decoder.is_none() {
-            stream.decoder = shared.restore(&stream.saved.decoder);
+            stream.decoder = shared.restore(stream.home, stream.name.as_deref(), &stream.saved.decoder);
             if stream.decoder.is_none() {
                 tail.restart(handle);
-                stream.begin(shared);
+                stream.begin(shared, tail, handle);
             }
         }
         let observed = shared.clock.now();
@@ -187,13 +226,13 @@ impl Run {
         let mut at = tail.get(handle).map_or(0, |file| file.position.offset);
         let outcome = tail.read(handle, MAX_INPUT, &mut |line| {
             records += 1;
-            stream.take(shared, &Record { bytes: line.bytes, observed }, &mut feed.events);
+            stream.take(shared, &Record { bytes: line.bytes, observed }, line.end, &mut feed.events);
             feed.read(line.end.saturating_sub(at));
             at = line.end;
             if feed.is_full() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         shared.count_records(records, observed);
-        let Outcome::Slice(slice) = outcome else { return stream.begin(shared) };
+        let Outcome::Slice(slice) = outcome else { return stream.begin(shared, tail, handle) };
         shared.count_error("too_long", slice.too_long);
         for kind in stream.decoder.as_mut().map(|d| d.unknown_kinds()).unwrap_or_default() {
             shared.telemetry.unknown_record(shared.source.as_str(), &kind);
@@ -208,6 +247,57 @@ impl Run {
         if !slice.more && !tail.get(handle).is_some_and(|file| file.active) {
             stream.rest();
         }
+        self.read_lost_anew();
+    }
+
+    /// Begins anew with the sessions that lost something to an older one.
+    fn read_lost_anew(&mut self) {
+        let Self { shared, tail, feed, root_keys, streams, .. } = self;
+        for i in 0..shared.owners.len() {
+            let owners = shared.owners[i].clone();
+            for lost in owners.take_lost() {
+                let own = |stream: &&mut Stream| stream.home == i && stream.session.as_ref() == Some(&lost);
+                let mut read = streams.iter_mut().map(|(handle, stream)| (*handle, stream));
+                let Some((handle, stream)) = read.find(|(_, stream)| own(stream)) else { continue };
+                tracing::debug!(
+                    source = shared.source.as_str(),
+                    "a session's history is another's: it is read anew"
+                );
+                owners.begin_anew(&lost);
+                let offset = tail.get(handle).map_or(0, |file| file.position.offset);
+                stream.begin_anew(shared, tail, handle, offset);
+                tail.again(handle);
+                feed.events.push(shared.event(&lost, "reset", Fact::SessionReset));
+                let value = stream.cursor(tail, handle, root_keys);
+                feed.cursor(stream.key, Some(value));
+            }
+        }
+    }
+
+    /// Sends what was gathered, with what is known by now of who owns what.
+    fn flush(&mut self) {
+        for (home, owners) in self.homes.iter().zip(&self.shared.owners) {
+            for piece in owners.changed(home.key) {
+                let key = self.shared.reducer.hash_all(&[&home.key.to_le_bytes(), piece.name.as_bytes()]);
+                self.feed.cursor(key, piece.value);
+            }
+        }
+        self.feed.flush();
+    }
+
+    /// Looks at what the agents say of their sessions.
+    fn look_live(&mut self) {
+        let Self { shared, feed, homes, .. } = self;
+        let now = shared.clock.now();
+        for home in homes {
+            let Some(live) = &mut home.live else { continue };
+            live.look(now, &mut feed.events);
+            if let Some(value) = live.changed() {
+                feed.cursor(live_key(&shared.reducer, home.key), Some(value));
+            }
+        }
+        self.last_live = Instant::now();
+        self.next_live = self.last_live + LIVE_EVERY;
     }
 
     /// Begins to follow a file, where an earlier run left it if it is still the same.
@@ -222,10 +312,14 @@ impl Run {
             session: None,
             name: (self.shared.def.stream_id)(OsStr::new(&name)),
             warned: false,
+            home: self.homes.iter().position(|home| home.roots.contains(&file.root)).unwrap_or(0),
         };
         if let Some(mut saved) = self.saved.remove(&key) {
             stream.saved.liveness = saved.liveness;
-            if let Some(decoder) = self.shared.restore(&saved.decoder)
+            // Whether or not it goes on where it was: what was counted of it was counted.
+            (stream.saved.generation, stream.saved.counted_until) = (saved.generation, saved.counted_until);
+            let restored = self.shared.restore(stream.home, stream.name.as_deref(), &saved.decoder);
+            if let Some(decoder) = restored
                 && self.tail.resume(handle, &saved.position)
             {
                 stream.decoder = Some(decoder);
@@ -234,7 +328,7 @@ impl Run {
                 return Some(stream);
             }
         }
-        stream.begin(&self.shared);
+        stream.begin(&self.shared, &self.tail, handle);
         Some(stream)
     }
 
@@ -257,7 +351,9 @@ impl Run {
 
     /// The session of a stream that nobody follows.
     fn session_of(&self, saved: &Saved) -> Option<SessionId> {
-        self.shared.restore(&saved.decoder)?.session().cloned()
+        let root = self.root_keys.iter().position(|key| *key == saved.root)?;
+        let home = self.homes.iter().position(|home| home.roots.contains(&root))?;
+        self.shared.restore(home, None, &saved.decoder)?.session().cloned()
     }
 
     /// After each look at everything.
@@ -323,6 +419,7 @@ impl Run {
     }
 
     fn say_health(&mut self, home: usize) {
+        self.flush();
         let home = &self.homes[home];
         self.feed.health(SourceHealth {
             source: self.shared.source.clone(),

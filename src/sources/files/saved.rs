@@ -7,7 +7,7 @@ use super::writer::Liveness;
 use crate::ingest::Position;
 
 /// Changes with the layout: an older value is ignored, the file is read from its head again.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// What is kept of a followed file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,6 +22,10 @@ pub(super) struct Saved {
     pub(super) lines: u64,
     pub(super) liveness: Liveness,
     pub(super) decoder: Vec<u8>,
+    /// How often the stream was begun anew because another session owns part of it; makes its events' ids differ.
+    pub(super) generation: u8,
+    /// What lies before this was counted in an earlier generation.
+    pub(super) counted_until: u64,
 }
 
 // === impl Saved ===
@@ -36,6 +40,8 @@ impl Saved {
             lines: 0,
             liveness: Liveness::default(),
             decoder: Vec::new(),
+            generation: 0,
+            counted_until: 0,
         }
     }
 

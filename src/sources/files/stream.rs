@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::FileSource;
+use super::owners::Owners;
 use super::saved::Saved;
+use super::{FileSource, Opening, PEEK};
 use crate::clock::Clock;
-use crate::event::{Event, Fact, Reducer, SessionId, SourceId, Timestamp};
+use crate::event::{Counting, Event, Fact, Reducer, SessionId, SourceId, Timestamp};
 use crate::ingest::{Handle, Tail};
 use crate::sources::{Decode, Record};
 use crate::telemetry::Telemetry;
@@ -21,6 +22,8 @@ pub(super) struct Stream {
     /// The id in the file's name; its lock file is called by it.
     pub(super) name: Option<String>,
     pub(super) warned: bool,
+    /// Index of the agent's folder it lies in.
+    pub(super) home: usize,
 }
 
 /// What all streams of the source share.
@@ -30,6 +33,8 @@ pub(super) struct Shared {
     pub(super) reducer: Arc<Reducer>,
     pub(super) telemetry: Arc<Telemetry>,
     pub(super) clock: Clock,
+    /// Whose records are whose, by home.
+    pub(super) owners: Vec<Arc<Owners>>,
 }
 
 // === impl Shared ===
@@ -40,8 +45,23 @@ impl Shared {
         self.reducer.hash_all(&[self.source.as_str().as_bytes(), name.as_bytes()])
     }
 
-    pub(super) fn restore(&self, checkpoint: &[u8]) -> Option<Box<dyn Decode>> {
-        (self.def.restore)(self.source.clone(), self.reducer.clone(), checkpoint)
+    pub(super) fn restore(
+        &self,
+        home: usize,
+        name: Option<&str>,
+        checkpoint: &[u8],
+    ) -> Option<Box<dyn Decode>> {
+        (self.def.restore)(&self.opening(home, name, &[]), checkpoint)
+    }
+
+    fn opening<'a>(&self, home: usize, name: Option<&'a str>, head: &'a [u8]) -> Opening<'a> {
+        Opening {
+            source: self.source.clone(),
+            reducer: self.reducer.clone(),
+            name,
+            owners: self.owners.get(home).cloned().unwrap_or_default(),
+            head,
+        }
     }
 
     pub(super) fn count_error(&self, reason: &str, n: u64) {
@@ -73,16 +93,39 @@ impl Shared {
 
 impl Stream {
     /// Starts at the head of the stream.
-    pub(super) fn begin(&mut self, shared: &Shared) {
-        self.decoder =
-            Some((shared.def.new)(shared.source.clone(), shared.reducer.clone(), self.name.as_deref()));
+    pub(super) fn begin(&mut self, shared: &Shared, tail: &Tail, handle: Handle) {
+        let head = if shared.def.peeks { tail.head(handle, PEEK) } else { Vec::new() };
+        self.decoder = Some((shared.def.new)(&shared.opening(self.home, self.name.as_deref(), &head)));
         self.saved.lines = 0;
         // The session stays until another one is read: its file may be deleted before.
         self.warned = false;
     }
 
-    /// Takes a record: counted, decoded, and complained about once.
-    pub(super) fn take(&mut self, shared: &Shared, record: &Record<'_>, out: &mut Vec<Event>) {
+    /// Takes a record that ends at `end`: counted, decoded, and complained about once.
+    pub(super) fn take(&mut self, shared: &Shared, record: &Record<'_>, end: u64, out: &mut Vec<Event>) {
+        let before = out.len();
+        self.decode(shared, record, out);
+        if self.saved.generation == 0 {
+            return;
+        }
+        for event in &mut out[before..] {
+            let generation = self.saved.generation;
+            event.id = event.id.map(|id| shared.reducer.hash_all(&[&id.to_le_bytes(), &[generation]]));
+            if end <= self.saved.counted_until {
+                event.counting = Counting::Never;
+            }
+        }
+    }
+
+    /// From the head again, as another generation: part of what was read is another session's.
+    pub(super) fn begin_anew(&mut self, shared: &Shared, tail: &Tail, handle: Handle, read_until: u64) {
+        // After 255 times ids would come again; nothing steals that often.
+        self.saved.generation = self.saved.generation.saturating_add(1);
+        self.saved.counted_until = self.saved.counted_until.max(read_until);
+        self.begin(shared, tail, handle);
+    }
+
+    fn decode(&mut self, shared: &Shared, record: &Record<'_>, out: &mut Vec<Event>) {
         let Some(decoder) = &mut self.decoder else { return };
         self.saved.lines += 1;
         let Err(error) = decoder.decode(record, out) else { return };

@@ -1,0 +1,423 @@
+//! Who owns a record that lies in several files of one agent's home. Agents copy history: a fork, an old way of
+//! going on, a sub-agent that inherits its parent's conversation write lines that are another session's. Such a record
+//! counts once, for the session that started first, whatever the order in which the files are read.
+//!
+//! A record is known by a key its copies share (a message's id, a call's id, time and content of a prompt). Its owner
+//! is settled by the first file that shows it, and changes when a file of an older session shows it later; the one
+//! that loses it is read anew, so that in the end both sessions know the same as if they had been read in order.
+//! What the loser had counted stays counted, and is not counted a second time.
+//!
+//! The tokens of a message are the most any file says of it; only what exceeds the most so far is new.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::{Counting, SessionId, Timestamp};
+
+/// Records of one stored piece: pieces are written whole, and only the newest ones change.
+const CHUNK: usize = 256;
+/// Records that are remembered; the oldest are forgotten first. 60 bytes each.
+const MAX_RECORDS: usize = 1 << 20;
+/// Sessions of one stored piece.
+const SESSIONS: usize = 64;
+/// Nobody's facts were told the tokens of this record yet.
+const UNTOLD: u8 = u8::MAX;
+/// Changes with the layout of what is stored.
+const VERSION: u8 = 1;
+
+/// Tokens by kind: input, cache read, cache write, output.
+pub type Tokens = [u64; 4];
+
+/// A session, as this index names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OwnerId(u32);
+
+/// Whose a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// The asking session's: nobody showed it before, or it did itself.
+    Own,
+    /// The asking session's, but it was counted for one that started later.
+    Taken,
+    /// Another session's: it changes no count and no clock of the asking one.
+    Copied,
+}
+
+/// Tokens that are to be told to a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spent {
+    /// The session that owns the message.
+    pub session: SessionId,
+    /// How many.
+    pub tokens: Tokens,
+    /// Whether they were counted before.
+    pub counting: Counting,
+    /// All that is known of the message now; makes the event's id.
+    pub total: Tokens,
+}
+
+/// A piece of the index as it is stored; what is stored under a number before is overwritten.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    /// Names the piece within its home.
+    pub(super) name: String,
+    /// Its bytes; `None`: it was forgotten.
+    pub(super) value: Option<Vec<u8>>,
+}
+
+/// The index of one home.
+#[derive(Debug, Default)]
+pub struct Owners {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    sessions: Vec<Session>,
+    by_id: HashMap<SessionId, u32>,
+    /// Pieces of records, the oldest first, and the number of the first.
+    chunks: VecDeque<Vec<Record>>,
+    first_chunk: u32,
+    /// Chunk and place of a record.
+    index: HashMap<u64, (u32, u16)>,
+    dirty: BTreeSet<u32>,
+    dirty_sessions: BTreeSet<u32>,
+    forgotten: Vec<u32>,
+    lost: BTreeSet<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Session {
+    id: SessionId,
+    start: i64,
+    fork: bool,
+    /// How often it was read anew.
+    generation: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Record {
+    key: u64,
+    owner: u32,
+    /// The generation of the owner whose facts were told the tokens.
+    told: u8,
+    tokens: [u32; 4],
+}
+
+#[derive(Serialize, Deserialize)]
+enum Stored {
+    Records { version: u8, home: u64, number: u32, records: Vec<Record> },
+    Sessions { version: u8, home: u64, number: u32, sessions: Vec<Session> },
+}
+
+// === impl Owners ===
+
+impl Owners {
+    /// From stored pieces; those of other homes and versions are left out.
+    pub(super) fn restore<'a>(home: u64, pieces: impl Iterator<Item = &'a [u8]>) -> Self {
+        let mut records = std::collections::BTreeMap::new();
+        let mut sessions = std::collections::BTreeMap::new();
+        for piece in pieces {
+            match postcard::from_bytes(piece) {
+                Ok(Stored::Records { version: VERSION, home: of, number, records: r }) if of == home => {
+                    records.insert(number, r);
+                }
+                Ok(Stored::Sessions { version: VERSION, home: of, number, sessions: s }) if of == home => {
+                    sessions.insert(number, s);
+                }
+                _ => {}
+            }
+        }
+        let mut inner = Inner::default();
+        for (number, list) in sessions {
+            // A piece that is missing leaves no room: what follows it would get other names.
+            if number as usize * SESSIONS != inner.sessions.len() {
+                break;
+            }
+            inner.sessions.extend(list);
+        }
+        for (i, session) in inner.sessions.iter().enumerate() {
+            inner.by_id.insert(session.id.clone(), i as u32);
+        }
+        inner.first_chunk = records.keys().next().copied().unwrap_or(0);
+        for (number, list) in records {
+            while inner.first_chunk + (inner.chunks.len() as u32) < number {
+                inner.chunks.push_back(Vec::new());
+            }
+            for (place, record) in list.iter().enumerate() {
+                if (record.owner as usize) < inner.sessions.len() {
+                    inner.index.insert(record.key, (number, place as u16));
+                }
+            }
+            inner.chunks.push_back(list);
+        }
+        Self { inner: Mutex::new(inner) }
+    }
+
+    /// Names a session. `start` is its first moment, `fork` says that it began as a copy of another one: then it is
+    /// the younger of the two, whatever the times of the copied records.
+    pub fn session(&self, id: &SessionId, start: Timestamp, fork: bool) -> OwnerId {
+        let mut inner = self.lock();
+        let start = start.as_millis();
+        if let Some(known) = inner.by_id.get(id).copied() {
+            let session = &mut inner.sessions[known as usize];
+            if start < session.start || (fork && !session.fork) {
+                session.start = session.start.min(start);
+                session.fork |= fork;
+                inner.dirty_sessions.insert(known / SESSIONS as u32);
+            }
+            return OwnerId(known);
+        }
+        let new = inner.sessions.len() as u32;
+        inner.sessions.push(Session { id: id.clone(), start, fork, generation: 0 });
+        inner.by_id.insert(id.clone(), new);
+        inner.dirty_sessions.insert(new / SESSIONS as u32);
+        OwnerId(new)
+    }
+
+    /// Whose the record with this key is.
+    pub fn claim(&self, key: u64, session: OwnerId) -> Claim {
+        let mut inner = self.lock();
+        let Some((chunk, owner)) = inner.find(key).map(|(chunk, record)| (chunk, record.owner)) else {
+            inner.add(Record { key, owner: session.0, told: UNTOLD, tokens: [0; 4] });
+            return Claim::Own;
+        };
+        if owner == session.0 {
+            return Claim::Own;
+        }
+        if inner.order(owner) < inner.order(session.0) {
+            return Claim::Copied;
+        }
+        inner.dirty.insert(chunk);
+        inner.lost.insert(owner);
+        if let Some((_, record)) = inner.find(key) {
+            (record.owner, record.told) = (session.0, UNTOLD);
+        }
+        Claim::Taken
+    }
+
+    /// Takes in what a record says of the tokens of a message; returns what has to be told of it, and to whom.
+    pub fn spend(&self, key: u64, said: Tokens) -> Vec<Spent> {
+        let mut inner = self.lock();
+        let Some((chunk, owner)) = inner.find(key).map(|(chunk, record)| (chunk, record.owner)) else {
+            return Vec::new();
+        };
+        let Session { id: session, generation, .. } = inner.sessions[owner as usize].clone();
+        let Some((_, record)) = inner.find(key) else { return Vec::new() };
+        let before = record.tokens;
+        let mut more = [0; 4];
+        for ((most, more), said) in record.tokens.iter_mut().zip(&mut more).zip(said) {
+            let said = u32::try_from(said).unwrap_or(u32::MAX);
+            *more = u64::from(said.saturating_sub(*most));
+            *most = (*most).max(said);
+        }
+        let total = record.tokens.map(u64::from);
+        let untold = record.told != generation;
+        record.told = generation;
+        let mut out = Vec::new();
+        if untold && before != [0; 4] {
+            let tokens = before.map(u64::from);
+            out.push(Spent { session: session.clone(), tokens, counting: Counting::Never, total });
+        }
+        if more != [0; 4] {
+            out.push(Spent { session, tokens: more, counting: Counting::SinceEpoch, total });
+        }
+        if untold || more != [0; 4] {
+            inner.dirty.insert(chunk);
+        }
+        out
+    }
+
+    /// Sessions that lost records to older ones since the last call: they have to be read anew.
+    pub(super) fn take_lost(&self) -> Vec<SessionId> {
+        let mut inner = self.lock();
+        let lost = std::mem::take(&mut inner.lost);
+        lost.into_iter().map(|i| inner.sessions[i as usize].id.clone()).collect()
+    }
+
+    /// A session is going to be read anew: its facts know no tokens.
+    pub(super) fn begin_anew(&self, id: &SessionId) {
+        let mut inner = self.lock();
+        let Some(known) = inner.by_id.get(id).copied() else { return };
+        let session = &mut inner.sessions[known as usize];
+        session.generation = (session.generation + 1) % UNTOLD;
+        inner.dirty_sessions.insert(known / SESSIONS as u32);
+    }
+
+    /// What changed since the last call, to be stored.
+    pub(super) fn changed(&self, home: u64) -> Vec<Piece> {
+        let mut inner = self.lock();
+        let forgotten = std::mem::take(&mut inner.forgotten);
+        let mut pieces: Vec<_> =
+            forgotten.into_iter().map(|n| Piece { name: format!("r{n}"), value: None }).collect();
+        let stored = |value: &Stored| {
+            Some(postcard::to_allocvec(value).expect("a struct of numbers and text can always be written"))
+        };
+        for number in std::mem::take(&mut inner.dirty) {
+            let Some(at) = number.checked_sub(inner.first_chunk) else { continue };
+            let Some(records) = inner.chunks.get(at as usize).cloned() else { continue };
+            let value = Stored::Records { version: VERSION, home, number, records };
+            pieces.push(Piece { name: format!("r{number}"), value: stored(&value) });
+        }
+        for number in std::mem::take(&mut inner.dirty_sessions) {
+            let from = number as usize * SESSIONS;
+            let to = inner.sessions.len().min(from + SESSIONS);
+            let sessions = inner.sessions[from..to].to_vec();
+            let value = Stored::Sessions { version: VERSION, home, number, sessions };
+            pieces.push(Piece { name: format!("s{number}"), value: stored(&value) });
+        }
+        pieces
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Inner ===
+
+impl Inner {
+    fn find(&mut self, key: u64) -> Option<(u32, &mut Record)> {
+        let (chunk, place) = *self.index.get(&key)?;
+        let at = chunk.checked_sub(self.first_chunk)?;
+        Some((chunk, self.chunks.get_mut(at as usize)?.get_mut(place as usize)?))
+    }
+
+    /// Who started first. Of two that started at once the one with the smaller id did.
+    fn order(&self, session: u32) -> (bool, i64, &SessionId) {
+        let session = &self.sessions[session as usize];
+        (session.fork, session.start, &session.id)
+    }
+
+    fn add(&mut self, record: Record) {
+        if self.chunks.back().is_none_or(|chunk| chunk.len() >= CHUNK) {
+            if self.index.len() >= MAX_RECORDS
+                && let Some(oldest) = self.chunks.pop_front()
+            {
+                for record in oldest {
+                    self.index.remove(&record.key);
+                }
+                self.dirty.remove(&self.first_chunk);
+                self.forgotten.push(self.first_chunk);
+                self.first_chunk += 1;
+            }
+            self.chunks.push_back(Vec::new());
+        }
+        let number = self.first_chunk + self.chunks.len() as u32 - 1;
+        let chunk = self.chunks.back_mut().expect("one was pushed if there was none");
+        self.index.insert(record.key, (number, chunk.len() as u16));
+        chunk.push(record);
+        self.dirty.insert(number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_millis(seconds * 1000)
+    }
+
+    #[test]
+    fn the_session_that_started_first_owns_a_record_whatever_the_order() {
+        let (old, young) = (SessionId::from("b-old"), SessionId::from("a-young"));
+        let in_order = Owners::default();
+        let (o, y) = (in_order.session(&old, at(1), false), in_order.session(&young, at(2), false));
+        assert_eq!(
+            [in_order.claim(7, o), in_order.claim(7, o), in_order.claim(7, y)],
+            [Claim::Own, Claim::Own, Claim::Copied]
+        );
+        assert!(in_order.take_lost().is_empty());
+
+        let reversed = Owners::default();
+        let (y, o) = (reversed.session(&young, at(2), false), reversed.session(&old, at(1), false));
+        assert_eq!(
+            [reversed.claim(7, y), reversed.claim(7, o), reversed.claim(7, y)],
+            [Claim::Own, Claim::Taken, Claim::Copied]
+        );
+        assert_eq!(reversed.take_lost(), std::slice::from_ref(&young));
+        assert!(reversed.take_lost().is_empty());
+    }
+
+    #[test]
+    fn a_fork_is_younger_and_ties_go_by_id() {
+        let owners = Owners::default();
+        let (a, b) = (SessionId::from("a"), SessionId::from("b"));
+        let (first, second) = (owners.session(&a, at(1), false), owners.session(&b, at(1), false));
+        owners.claim(1, second);
+        assert_eq!(owners.claim(1, first), Claim::Taken);
+        owners.session(&a, at(1), true);
+        assert_eq!(owners.claim(1, second), Claim::Taken);
+    }
+
+    #[test]
+    fn the_most_any_file_says_of_a_message_counts_once() {
+        let owners = Owners::default();
+        let (old, young) = (SessionId::from("old"), SessionId::from("young"));
+        let y = owners.session(&young, at(2), false);
+        owners.claim(9, y);
+        let spent = |tokens: Tokens| {
+            let told = owners.spend(9, tokens);
+            told.into_iter()
+                .map(|s| (s.session.as_str().to_owned(), s.tokens[3], s.counting))
+                .collect::<Vec<_>>()
+        };
+        let (never, counts) = (Counting::Never, Counting::SinceEpoch);
+        assert_eq!(spent([5, 0, 0, 2]), [("young".to_owned(), 2, counts)]);
+        assert_eq!(spent([5, 0, 0, 2]), []);
+        assert_eq!(spent([5, 0, 0, 30]), [("young".to_owned(), 28, counts)]);
+        // An older session shows it: its facts learn all of it, the sums only what is more.
+        let o = owners.session(&old, at(1), false);
+        assert_eq!(owners.claim(9, o), Claim::Taken);
+        assert_eq!(spent([5, 0, 0, 31]), [("old".to_owned(), 30, never), ("old".to_owned(), 1, counts)]);
+        // Read anew, it is told again, and counted no more.
+        owners.begin_anew(&old);
+        assert_eq!(spent([5, 0, 0, 31]), [("old".to_owned(), 31, never)]);
+    }
+
+    #[test]
+    fn what_is_stored_is_known_again() {
+        let owners = Owners::default();
+        let mut store = HashMap::new();
+        let mut keep = |owners: &Owners| {
+            for piece in owners.changed(1) {
+                store.insert(piece.name, piece.value.unwrap());
+            }
+            store.clone()
+        };
+        let id = SessionId::from("s");
+        let s = owners.session(&id, at(3), false);
+        for key in 0..1000 {
+            owners.claim(key, s);
+        }
+        owners.spend(3, [1, 2, 3, 4]);
+        keep(&owners);
+        owners.spend(999, [1, 2, 3, 5]);
+        let stored = keep(&owners);
+        assert!(owners.changed(1).is_empty());
+        let again = Owners::restore(1, stored.values().map(Vec::as_slice));
+        let other = again.session(&SessionId::from("t"), at(4), false);
+        assert!((0..1000).all(|key| again.claim(key, other) == Claim::Copied));
+        assert_eq!(again.spend(3, [1, 2, 3, 4]), []);
+        assert_eq!(again.spend(999, [1, 2, 3, 6])[0].tokens, [0, 0, 0, 1]);
+        let nobody = Owners::restore(2, stored.values().map(Vec::as_slice));
+        assert!(nobody.lock().sessions.is_empty());
+    }
+
+    #[test]
+    fn the_oldest_records_are_forgotten_beyond_the_bound() {
+        let owners = Owners::default();
+        let s = owners.session(&SessionId::from("s"), at(3), false);
+        for key in 0..(MAX_RECORDS + 2 * CHUNK) as u64 {
+            owners.claim(key, s);
+        }
+        assert!(owners.lock().index.len() <= MAX_RECORDS);
+        assert!(owners.changed(1).iter().any(|p| p.name == "r0" && p.value.is_none()));
+        let t = owners.session(&SessionId::from("t"), at(4), false);
+        assert_eq!(owners.claim(0, t), Claim::Own);
+        assert_eq!(owners.claim(MAX_RECORDS as u64, t), Claim::Copied);
+    }
+}
