@@ -1,9 +1,11 @@
 //! The list of sources, and what each of them hands over. A source is one file here plus its line in [`LIST`].
 
+mod arguments;
 pub mod claude_code;
 pub mod codex;
 pub mod files;
 pub mod push;
+mod shape;
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -30,7 +30,7 @@ use crate::event::{Capabilities, Capability};
 use crate::event::{Event, Fact, Id, Name, Reducer, SessionId, SourceId, Timestamp};
 
 use self::state::State;
-use self::wire::{Line, moment, text, word};
+use self::wire::{Line, from_line, moment, text, word};
 
 /// The Codex source in the list.
 pub const DEF: SourceDef = SourceDef {
@@ -249,19 +249,6 @@ impl Decode for Codex {
     fn unknown_kinds(&mut self) -> Vec<String> {
         std::mem::take(&mut self.unknown)
     }
-}
-
-/// Reads a whole line as `T`.
-fn from_line<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, DecodeError> {
-    // Only objects are records; a sequence would otherwise be read as a struct's fields in order.
-    if bytes.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'{') {
-        let valid = serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok();
-        return Err(if valid { DecodeError::Shape } else { DecodeError::Json });
-    }
-    serde_json::from_slice(bytes).map_err(|error| match error.classify() {
-        serde_json::error::Category::Data => DecodeError::Shape,
-        _ => DecodeError::Json,
-    })
 }
 
 /// Milliseconds in which a UUIDv7 was made; other ids do not say.

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use super::Options;
-use super::calls::Memory;
 use super::cloudevents::CloudEnvelope;
 use super::facts::Reading;
 use super::names::Admission;
@@ -24,6 +23,7 @@ use crate::event::SCHEMA_VERSION;
 use crate::event::SessionId;
 use crate::event::SourceId;
 use crate::event::Timestamp;
+use crate::sources::arguments::Memory;
 use crate::telemetry::Telemetry;
 
 /// Sources remembered by one decoder before it asks again.

@@ -36,6 +36,8 @@ use crate::event::ToolClass;
 use crate::event::Trigger;
 use crate::event::TurnOutcome;
 use crate::event::Usage;
+use crate::sources::arguments;
+use crate::sources::arguments::Memory;
 
 /// Longest link that is kept, in bytes.
 const MAX_URL: usize = 2_000;
@@ -46,7 +48,7 @@ const UNNAMED: &str = "other";
 pub(super) struct Reading<'r> {
     pub(super) reducer: &'r Reducer,
     pub(super) names: &'r mut Interner,
-    pub(super) memory: &'r mut calls::Memory,
+    pub(super) memory: &'r mut Memory,
 }
 
 // === impl Reading ===
@@ -160,7 +162,7 @@ impl Reading<'_> {
         let class = word(d, Field::ToolClass, ToolClass::parse, ToolClass::Other)?
             .unwrap_or_else(|| ToolClass::of_tool(tool.as_str()));
         let target = d.text(Field::Target)?;
-        let reduced = calls::reduce(self.reducer, self.memory, tool.as_str(), class, d.args, target)?;
+        let reduced = arguments::reduce(self.reducer, self.memory, tool.as_str(), class, d.args, target)?;
         Ok(CallStart {
             call,
             tool,

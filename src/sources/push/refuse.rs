@@ -2,6 +2,7 @@
 //! nothing of what was sent is ever repeated in them.
 
 use crate::event::TimeError;
+use crate::sources::arguments::Unusable;
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $variant:ident = $text:literal),+ $(,)?) => {
@@ -64,6 +65,15 @@ reasons! {
     NoRoom = "no_room",
     /// The store cannot commit.
     Unavailable = "unavailable",
+}
+
+impl From<Unusable> for Reason {
+    fn from(unusable: Unusable) -> Self {
+        match unusable {
+            Unusable::NoObject => Self::BadValue,
+            Unusable::TooDeep => Self::TooDeep,
+        }
+    }
 }
 
 impl From<TimeError> for Reason {

@@ -143,9 +143,6 @@ pub(super) enum Field {
     Unknown,
 }
 
-/// The members of an object whose values are looked at one by one.
-pub(super) struct Members<'a>(pub(super) Vec<(Cow<'a, str>, &'a RawValue)>);
-
 // === impl Scalar ===
 
 impl<'a> Scalar<'a> {
@@ -323,34 +320,5 @@ impl<'de: 'a, 'a> Deserialize<'de> for Data<'a> {
         }
 
         d.deserialize_map(DataVisitor)
-    }
-}
-
-// === impl Members ===
-
-impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
-    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct MembersVisitor;
-
-        impl<'de> Visitor<'de> for MembersVisitor {
-            type Value = Members<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut members = Vec::with_capacity(4);
-                while let Some(key) = map.next_key::<Scalar<'de>>()? {
-                    let value = map.next_value::<&'de RawValue>()?;
-                    if let Scalar::Text(key) = key {
-                        members.push((key, value));
-                    }
-                }
-                Ok(Members(members))
-            }
-        }
-
-        d.deserialize_map(MembersVisitor)
     }
 }
