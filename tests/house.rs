@@ -29,6 +29,8 @@ const ROOMS: &[(&str, &[&str])] = &[
 ];
 const EVERY_ROOM: &[&str] =
     &["event", "clock", "telemetry", "session", "store", "ingest", "sources", "views", "config", "docs"];
+/// What sources have in common; the rest of the room is one source each.
+const SHARED: &[&str] = &["files", "shape", "arguments"];
 /// Parts of a room that some other room may not touch although it may import the rest.
 const CLOSED: &[(&str, &str)] = &[("views", "session::apply"), ("views", "session::window")];
 /// Crates from outside and the only places that may name them.
@@ -139,7 +141,7 @@ impl File {
         let own = self.path.strip_prefix("sources/")?.split(['/', '.']).next()?;
         let named = path.split("::").next()?;
         let is_module = named.starts_with(|c: char| c.is_ascii_lowercase());
-        (own != "mod" && is_module && named != own && named != "files").then_some(named)
+        (own != "mod" && is_module && named != own && !SHARED.contains(&named)).then_some(named)
     }
 }
 
