@@ -18,9 +18,8 @@ use super::facts::{
 use super::state::Reason;
 use crate::event::reduce::stable_hash;
 use crate::event::{
-    ActivityClass, BlockReason, Certainty, EndOutcome, Event, Evidence, Fact, Id, Name, ProgressKind,
-    Requester, Resolution, SessionInfo, Step, StepKind, StepOutcome, Tally, Timestamp, Trigger, TurnOutcome,
-    Usage, Writer,
+    ActivityClass, BlockReason, Certainty, Event, Evidence, Fact, Id, Name, ProgressKind, Requester,
+    Resolution, SessionInfo, Step, StepKind, StepOutcome, Tally, Timestamp, Trigger, TurnOutcome, Usage,
 };
 
 /// Tool name of a call whose start was never seen.
@@ -134,6 +133,7 @@ impl Facts {
             Fact::TurnStarted { trigger } => self.turn_started(event.request.as_ref(), *trigger, t, out),
             Fact::TurnEnded { outcome, error, reset, denied, result_known } => {
                 let end = TurnEnd {
+                    request: event.request.clone(),
                     time: t,
                     started: None,
                     outcome: *outcome,
@@ -337,10 +337,13 @@ impl Facts {
         self.has_turns = true;
         if let Some(id) = request {
             if !remember(&mut self.memory.begun_turns, short(id), MAX_REMEMBERED) {
-                return;
+                return self.turn_began_earlier(id, t);
             }
             self.turns.started += 1;
             if self.memory.ended_turns.contains(&short(id)) {
+                if let Some(end) = self.turn_end.as_mut().filter(|end| end.request.as_ref() == Some(id)) {
+                    end.started = end.started.or(t);
+                }
                 return;
             }
         } else {
@@ -367,6 +370,22 @@ impl Facts {
         self.work(t, out);
     }
 
+    /// Two surfaces tell of one turn: it began when the first of them says.
+    fn turn_began_earlier(&mut self, request: &Id, t: Option<Timestamp>) {
+        let open = self.turn.as_mut().filter(|turn| turn.request.as_ref() == Some(request));
+        if let Some(turn) = open.filter(|turn| t.is_some() && t < turn.started) {
+            turn.started = t;
+        }
+    }
+
+    /// Likewise of its end.
+    fn turn_ended_earlier(&mut self, request: &Id, end: TurnEnd) {
+        let known = self.turn_end.as_mut().filter(|known| known.request.as_ref() == Some(request));
+        if let Some(known) = known.filter(|known| end.time.is_some() && end.time < known.time) {
+            *known = TurnEnd { started: known.started, ..end };
+        }
+    }
+
     fn turn_ended(&mut self, request: Option<&Id>, mut end: TurnEnd, out: &mut Effects) {
         let t = end.time;
         let own_turn = |turn: &Turn| match (request, &turn.request) {
@@ -376,7 +395,8 @@ impl Facts {
         if let Some(id) = request
             && !remember(&mut self.memory.ended_turns, short(id), MAX_REMEMBERED)
         {
-            return;
+            later(&mut self.last_activity, t);
+            return self.turn_ended_earlier(id, end);
         }
         let closes = self.turn.as_ref().is_some_and(own_turn);
         if request.is_none() && self.turn.is_none() && self.turn_end.is_some() {
@@ -395,6 +415,7 @@ impl Facts {
         if closes {
             let turn = self.turn.take();
             end.started = turn.as_ref().and_then(|turn| turn.started);
+            end.request = end.request.or_else(|| turn.as_ref().and_then(|turn| turn.request.clone()));
             out.measure(Observation::Turn(end.outcome), end.started, t);
             // Ended without its name; a second end that gives the name is the same end.
             if let Some(id) = turn.and_then(|turn| turn.request) {

@@ -179,6 +179,8 @@ pub struct Turn {
 /// How the newest turn ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TurnEnd {
+    /// The turn's own id.
+    pub request: Option<Id>,
     /// When.
     pub time: Option<Timestamp>,
     /// When it had begun.

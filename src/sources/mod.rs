@@ -37,7 +37,7 @@ pub struct SourceDef {
 }
 
 /// Every source there is.
-pub const LIST: &[&SourceDef] = &[&codex::DEF, &push::DEF];
+pub const LIST: &[&SourceDef] = &[&claude_code::DEF, &codex::DEF, &push::DEF];
 
 /// What a running source is given.
 pub struct Context {

@@ -32,6 +32,7 @@ impl Facts {
         if self.turn.as_ref().is_some_and(|turn| turn.started <= time) {
             let outcome = TurnOutcome::Cancelled;
             let end = TurnEnd {
+                request: None,
                 time,
                 started: None,
                 outcome,
