@@ -142,6 +142,9 @@ pub enum Fact {
         tool: Option<Name>,
         call: Option<Id>,
     },
+    /// The agent shows a dialog, about whatever it may be; never pushed. Where a call that asks a person is open, the
+    /// dialog is that call's.
+    Dialog { action: Id, kind: ActionKind },
     /// `user.action_resolved`
     ActionResolved { action: Id, resolution: Resolution },
     /// `user.prompt`; a prompt that waits behind the running turn is `queued`.
@@ -370,7 +373,7 @@ impl Fact {
             },
             Self::Verification { passed: true, .. } => "verification.passed",
             Self::Verification { .. } => "verification.failed",
-            Self::ActionRequired { .. } => "user.action_required",
+            Self::ActionRequired { .. } | Self::Dialog { .. } => "user.action_required",
             Self::ActionResolved { .. } => "user.action_resolved",
             Self::Prompt { .. } => "user.prompt",
             Self::Blocked { .. } => "session.blocked",
@@ -404,7 +407,7 @@ impl Fact {
             Self::StepStarted(_) => 6,
             Self::PlanUpdated { .. } | Self::CriteriaUpdated(_) => 7,
             Self::ToolStarted(_) => 8,
-            Self::ActionRequired { .. } => 9,
+            Self::ActionRequired { .. } | Self::Dialog { .. } => 9,
             Self::Background { running: true, .. } => 10,
             Self::Activity { .. } | Self::Unknown | Self::Usage(_) => 11,
             Self::Blocked { .. }

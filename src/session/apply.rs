@@ -4,6 +4,7 @@
 //!
 //! Rank of evidence: progress moves both clocks, work activity `last_activity`, everything `last_seen`.
 
+mod actions;
 mod process;
 mod work;
 
@@ -162,7 +163,24 @@ impl Facts {
                 let since = t.unwrap_or(event.observed);
                 let (tool, call) = (tool.clone(), call.clone());
                 self.action_required(
-                    Action { action: action.clone(), kind: *kind, certainty: *certainty, since, tool, call },
+                    Action {
+                        action: action.clone(),
+                        kind: *kind,
+                        certainty: *certainty,
+                        since,
+                        tool,
+                        call,
+                        dialog: false,
+                    },
+                    t,
+                    out,
+                );
+            }
+            Fact::Dialog { action, kind } => {
+                let since = t.unwrap_or(event.observed);
+                let (action, kind, certainty) = (action.clone(), *kind, Certainty::Certain);
+                self.action_required(
+                    Action { action, kind, certainty, since, tool: None, call: None, dialog: true },
                     t,
                     out,
                 );
@@ -525,64 +543,6 @@ impl Facts {
         if risen > 0 {
             self.progress(ProgressKind::CriterionPassed, Evidence::Structured, risen, true, t, out);
         }
-    }
-
-    fn action_required(&mut self, action: Action, t: Option<Timestamp>, out: &mut Effects) {
-        if self.memory.resolved.contains(&short(&action.action)) {
-            return;
-        }
-        if let Some(known) = self.actions.iter_mut().find(|a| a.action == action.action) {
-            known.since = known.since.min(action.since);
-            if action.certainty == Certainty::Certain {
-                known.certainty = Certainty::Certain;
-            }
-            later(&mut self.last_activity, t);
-            return;
-        }
-        if self.over_since(action.since) {
-            return;
-        }
-        self.start_of_work(t, out);
-        if self.actions.len() < MAX_ACTIONS {
-            self.actions.push(action);
-        }
-    }
-
-    fn action_resolved(
-        &mut self,
-        action: &Id,
-        resolution: Resolution,
-        t: Option<Timestamp>,
-        out: &mut Effects,
-    ) {
-        if let Some(i) = self.actions.iter().position(|a| a.action == *action) {
-            let action = self.actions.remove(i);
-            self.closed(&action, resolution, t, out);
-        } else {
-            remember(&mut self.memory.resolved, short(action), MAX_REMEMBERED);
-        }
-        self.work(t, out);
-    }
-
-    fn close_actions_of(
-        &mut self,
-        call: &Id,
-        resolution: Resolution,
-        t: Option<Timestamp>,
-        out: &mut Effects,
-    ) {
-        while let Some(i) =
-            self.actions.iter().position(|a| a.call.as_ref() == Some(call) && t.is_none_or(|t| t > a.since))
-        {
-            let action = self.actions.remove(i);
-            self.closed(&action, resolution, t, out);
-        }
-    }
-
-    fn closed(&mut self, action: &Action, resolution: Resolution, t: Option<Timestamp>, out: &mut Effects) {
-        remember(&mut self.memory.resolved, short(&action.action), MAX_REMEMBERED);
-        out.one(Count::UserAction(action.kind, resolution));
-        out.measure(Observation::Wait(action.kind), Some(action.since), t);
     }
 
     fn prompted(&mut self, trigger: Trigger, queued: bool, t: Option<Timestamp>, out: &mut Effects) {

@@ -280,6 +280,8 @@ pub struct Action {
     pub tool: Option<Name>,
     /// The call it holds up.
     pub call: Option<Id>,
+    /// It is known only as a dialog that is open.
+    pub dialog: bool,
 }
 
 /// An episode of being held up by something that is not a person.
