@@ -73,12 +73,12 @@ pub(super) fn reduce(
     memory: &mut Memory,
     tool: &str,
     class: ToolClass,
-    args: Option<&RawValue>,
+    args: Option<&str>,
     target: Option<&str>,
 ) -> Result<Reduced, Unusable> {
     let target_hash = |text: &str| reducer.hash_all(&[class.as_str().as_bytes(), text.as_bytes()]);
     let mut reduced = Reduced { target: target.map(target_hash), ..Reduced::default() };
-    let Some(args) = args.map(RawValue::get) else { return Ok(reduced) };
+    let Some(args) = args else { return Ok(reduced) };
     let Ok(Members(mut members)) = serde_json::from_str(args) else { return Err(Unusable::NoObject) };
     if deeper_than(args, MAX_DEPTH) {
         return Err(Unusable::TooDeep);
@@ -236,8 +236,7 @@ mod tests {
 
     fn call(tool: &str, args: &str) -> Reduced {
         let reducer = Reducer::new([3; 16], Runners::default());
-        let raw: Box<RawValue> = serde_json::from_str(args).unwrap();
-        reduce(&reducer, &mut Memory::default(), tool, ToolClass::of_tool(tool), Some(&raw), None).unwrap()
+        reduce(&reducer, &mut Memory::default(), tool, ToolClass::of_tool(tool), Some(args), None).unwrap()
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub mod codex;
 pub mod files;
 pub mod push;
 mod shape;
+mod walk;
 
 use std::collections::HashMap;
 use std::path::PathBuf;

@@ -1,7 +1,7 @@
 //! A call begins.
 
 use super::state::OpenCall;
-use super::wire::{Block, Input, Raw, object, read, text};
+use super::wire::{Block, Input, Json, Raw, object, read, text};
 use super::{Claude, Emit};
 use crate::event::{ActionKind, CallStart, Certainty, Fact, ReadRange, Tally, ToolClass};
 use crate::sources::arguments;
@@ -23,8 +23,15 @@ impl Claude {
         let (Some(call), Some(tool)) = (text(block.id), text(block.name)) else { return };
         let class = class_of(&tool);
         let input: Input<'_> = object(block.input);
-        let reduced = arguments::reduce(&self.reducer, &mut self.memory, &tool, class, block.input, None)
-            .unwrap_or_default();
+        let reduced = arguments::reduce(
+            &self.reducer,
+            &mut self.memory,
+            &tool,
+            class,
+            block.input.map(Json::get),
+            None,
+        )
+        .unwrap_or_default();
         let (hash, name, id) = (self.hash(&call), self.name(&tool), self.id(&call));
         let prompt =
             text(input.prompt).filter(|_| class == ToolClass::Task).map_or(0, |prompt| self.hash(&prompt));

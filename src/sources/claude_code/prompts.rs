@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::stream::Ended;
-use super::wire::{Block, Line, Message, Origin, Raw, flag, list, object, text, word};
+use super::wire::{Block, Json, Line, Message, Origin, Raw, flag, list, object, text, word};
 use super::{Claude, Emit};
 use crate::event::{Fact, Trigger, TurnOutcome};
 
@@ -24,7 +24,7 @@ impl Claude {
         let first_result = blocks.iter().find(|block| word(block.kind) == "tool_result");
         let key = match first_result {
             Some(block) => self.key("result", &word(block.tool_use_id), e.time),
-            None => self.key("prompt", message.content.map_or("", |raw| raw.get()), e.time),
+            None => self.key("prompt", message.content.map_or("", Json::get), e.time),
         };
         if self.is_copied(at, key) {
             return;

@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-use serde_json::value::RawValue;
-
 use super::prompts::tagged;
 use super::state::{OpenCall, TaskState};
 use super::stream::{Ended, RUN};
-use super::wire::{Block, FileRead, Hunk, Item, Line, Outcome, Raw, flag, list, object, read, text, word};
+use super::wire::{
+    Block, FileRead, Hunk, Item, Line, Outcome, Raw, elements, flag, list, object, read, text, word,
+};
 use super::{Claude, Emit};
 use crate::event::{
     CallEnd, CallOutcome, Event, Evidence, Fact, ProgressKind, ReadRange, SessionId, ToolClass, TurnOutcome,
@@ -232,15 +232,15 @@ fn changed_lines(outcome: &Outcome<'_>) -> u32 {
     let hunks: Vec<Hunk<'_>> = list(Some(patch));
     if hunks.is_empty() {
         // A file that is new has nothing to be compared with.
-        let same = outcome.original_file.map(RawValue::get) == outcome.content.map(RawValue::get);
+        let same = outcome.original_file == outcome.content;
         let created = outcome.original_file.is_none_or(|raw| raw.get() == "null");
         return u32::from(outcome.content.is_some() && (created || !same));
     }
-    let changed = |line: &&RawValue| line.get().starts_with("\"+") || line.get().starts_with("\"-");
-    let count: usize = hunks
-        .iter()
-        .map(|hunk| list::<&RawValue>(hunk.lines).iter().filter(|line| changed(line)).count())
-        .sum();
+    let changed = |line: &&Raw<'_>| {
+        line.is_some_and(|line| line.get().starts_with("\"+") || line.get().starts_with("\"-"))
+    };
+    let count: usize =
+        hunks.iter().map(|hunk| elements(hunk.lines).iter().filter(|line| changed(line)).count()).sum();
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 

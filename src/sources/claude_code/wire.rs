@@ -1,7 +1,9 @@
 //! Shapes of Claude Code's lines as far as they are read. No meaning here.
 
 use crate::sources::shape::shapes;
-pub(super) use crate::sources::shape::{Raw, count, from_line, moment, object, read, text, word};
+pub(super) use crate::sources::shape::{
+    Json, Raw, count, elements, from_line, list, moment, object, read, text, word,
+};
 
 shapes! {
     /// One line of a transcript.
@@ -47,9 +49,4 @@ shapes! {
 /// Whether a field is `true`.
 pub(super) fn flag(raw: Raw<'_>) -> bool {
     raw.is_some_and(|raw| raw.get() == "true")
-}
-
-/// A list's elements, or none if it is something else.
-pub(super) fn list<'a, T: serde::Deserialize<'a>>(raw: Raw<'a>) -> Vec<T> {
-    read::<Vec<T>>(raw.filter(|raw| raw.get().starts_with('['))).unwrap_or_default()
 }

@@ -3,11 +3,12 @@
 
 use std::borrow::Cow;
 
-use serde_json::value::RawValue;
-
 use super::output::{self, Said};
 use super::state::{Open, Running};
-use super::wire::{Arguments, EventMsg, Item, Raw, ResponseItem, Tagged, blocks, object, read, text, word};
+use super::wire::{
+    self, Arguments, EventMsg, GoalAnswer, Item, Json, Raw, ResponseItem, Tagged, blocks, json, list, object,
+    read, text, word,
+};
 use super::{Codex, Emit};
 use crate::event::reduce::normal_command;
 use crate::event::{
@@ -205,8 +206,8 @@ impl Codex {
         };
         // A string of JSON in every recorded version.
         let json =
-            text(item.arguments).unwrap_or_else(|| Cow::Borrowed(item.arguments.map_or("", RawValue::get)));
-        let arguments: Arguments<'_> = serde_json::from_str(&json).unwrap_or_default();
+            text(item.arguments).unwrap_or_else(|| Cow::Borrowed(item.arguments.map_or("", Json::get)));
+        let arguments: Arguments<'_> = object(wire::json(&json));
         let class = match tool.as_ref() {
             "shell_command" => ToolClass::Shell,
             known => ToolClass::of_tool(known),
@@ -223,7 +224,7 @@ impl Codex {
             (ToolClass::Shell, Some(command), None) => self.shell_start(&call, &tool, command),
             (ToolClass::Plan, ..) => {
                 // Repeating a plan word for word says no more than repeating its statuses.
-                let statuses = read::<Vec<Tagged<'_>>>(arguments.plan).unwrap_or_default();
+                let statuses = list::<Tagged<'_>>(arguments.plan);
                 let pattern: Vec<_> = statuses.iter().map(|s| word(s.status)).collect();
                 self.other_start(&call, &tool, class, &pattern.join(","))
             }
@@ -318,12 +319,7 @@ impl Codex {
             self.push(e, Fact::ActionResolved { action: self.id(&call), resolution });
         }
         if matches!(open.tool.as_str(), "create_goal" | "update_goal") {
-            #[derive(serde::Deserialize, Default)]
-            struct GoalAnswer<'a> {
-                #[serde(borrow, default)]
-                goal: Raw<'a>,
-            }
-            let answer: GoalAnswer<'_> = serde_json::from_str(whole).unwrap_or_default();
+            let answer: GoalAnswer<'_> = object(json(whole));
             self.goal_updated(e, answer.goal);
         }
     }
@@ -392,7 +388,7 @@ impl Codex {
                 self.edit_start(&call, "apply_patch", &paths, key, lines)
             }
             "mcp_tool_call" => {
-                let arguments = canonical(item.arguments.map_or("", RawValue::get));
+                let arguments = canonical(item.arguments.map_or("", Json::get));
                 self.other_start(&call, &mcp, ToolClass::Mcp, &arguments)
             }
             _ => self.other_start(&call, &tool, ToolClass::of_tool(&tool), ""),
@@ -419,7 +415,7 @@ impl Codex {
 
     /// A call that waits for a person's permission, as the exec stream says.
     pub(super) fn permission_asked(&mut self, e: &mut Emit<'_>, call: &str, tool: &str, arguments: Raw<'_>) {
-        let json = canonical(arguments.map_or("", RawValue::get));
+        let json = canonical(arguments.map_or("", Json::get));
         let mut start = self.other_start(call, tool, ToolClass::of_tool(tool), &json);
         start.asks = Some(true);
         self.begin(e, &start);
@@ -437,7 +433,7 @@ impl Codex {
 
 /// The files of a change in the exec stream.
 fn stream_paths(item: &Item<'_>) -> Vec<String> {
-    let files: Vec<super::wire::Change<'_>> = read(item.changes).unwrap_or_default();
+    let files: Vec<super::wire::Change<'_>> = super::wire::list(item.changes);
     files.iter().filter_map(|f| text(f.path)).map(Cow::into_owned).collect()
 }
 

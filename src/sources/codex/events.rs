@@ -3,8 +3,8 @@
 use super::output;
 use super::usage::Tokens;
 use super::wire::{
-    ErrorInfo, EventMsg, Item, LimitWindow, RateLimits, Raw, Tagged, TokenNumbers, changes, moment, object,
-    read, seconds, text, word,
+    ErrorInfo, EventMsg, Item, LimitWindow, RateLimits, Raw, Tagged, TokenNumbers, changes, list, moment,
+    object, read, seconds, text, word,
 };
 use super::{Codex, Emit};
 use crate::event::{
@@ -267,7 +267,10 @@ impl Codex {
     }
 
     pub(super) fn plan_updated(&self, e: &mut Emit<'_>, plan: Raw<'_>) {
-        let Some(items) = read::<Vec<Tagged<'_>>>(plan) else { return };
+        if plan.is_none() {
+            return;
+        }
+        let items: Vec<Tagged<'_>> = list(plan);
         let mut tally = Tally::default();
         for item in items {
             match word(item.status).as_ref() {

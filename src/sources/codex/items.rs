@@ -1,11 +1,9 @@
 //! Factual records about tool calls: commands, patches, calls to MCP servers and to other agents, as the harness
 //! writes them beside the conversation. Their begin and their output are in `calls`.
 
-use serde_json::value::RawValue;
-
 use super::calls::{COMMAND_TOOL, End, Start, canonical};
 use super::output;
-use super::wire::{Item, Raw, changes, millis, read, text, word};
+use super::wire::{Item, Json, Raw, changes, millis, read, text, word};
 use super::{Codex, Emit};
 use crate::event::{CallOutcome, Timestamp, ToolClass};
 
@@ -79,7 +77,7 @@ impl Codex {
             }
         };
         let paths: Vec<String> = changes.into_keys().collect();
-        let key = self.reducer.call_key("apply_patch", item.changes.map_or("", RawValue::get));
+        let key = self.reducer.call_key("apply_patch", item.changes.map_or("", Json::get));
         let lines = end.diff;
         self.item_ends(e, &call, started, |s| s.edit_start(&call, "apply_patch", &paths, key, lines), &end);
     }
@@ -109,13 +107,13 @@ impl Codex {
     ) {
         let Some(call) = text(item.id) else { return };
         let tool = format!("mcp__{}__{}", word(item.server), word(item.tool));
-        let result = item.result.map_or("", RawValue::get);
+        let result = item.result.map_or("", Json::get);
         let failed = word(item.status) == "failed";
         let mut end =
             End::new(if failed { CallOutcome::Error } else { CallOutcome::Ok }, millis(completed).or(e.time));
         end.output = Some(self.reducer.hash(result.as_bytes()));
         end.error = failed.then(|| self.reducer.error_fingerprint(&tool, result));
-        let arguments = canonical(item.arguments.map_or("", RawValue::get));
+        let arguments = canonical(item.arguments.map_or("", Json::get));
         self.item_ends(e, &call, started, |s| s.other_start(&call, &tool, ToolClass::Mcp, &arguments), &end);
     }
 

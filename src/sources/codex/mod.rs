@@ -230,7 +230,7 @@ impl Decode for Codex {
             return Ok(());
         }
         if line.msg.is_some() {
-            let msg = wire::read(line.msg).ok_or(DecodeError::Shape)?;
+            let msg = wire::shape(line.msg).ok_or(DecodeError::Shape)?;
             self.event_msg(&mut e, &msg, true);
             return Ok(());
         }

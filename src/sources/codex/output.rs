@@ -3,9 +3,7 @@
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
-
-use super::wire::{Change, Raw, object, read, text, word};
+use super::wire::{Change, OutputForm, OutputMetadata, Raw, json, object, read, shape, text, word};
 
 /// How far into an output the program's own words are looked for.
 const HEAD: usize = 400;
@@ -47,21 +45,12 @@ pub(super) fn parse(whole: &str) -> Output<'_> {
 
 /// `{"output":…,"metadata":{"exit_code":N}}`: up to 0.47, patches up to 0.77.
 fn json_form(whole: &str) -> Option<Output<'_>> {
-    #[derive(Deserialize)]
-    struct Form<'a> {
-        #[serde(borrow)]
-        output: Raw<'a>,
-        metadata: Metadata,
-    }
-    #[derive(Deserialize)]
-    struct Metadata {
-        exit_code: i32,
-    }
     if !whole.starts_with("{\"output\"") {
         return None;
     }
-    let form: Form<'_> = serde_json::from_str(whole).ok()?;
-    Some(Output { said: Said::Exit(form.metadata.exit_code), body: word(form.output) })
+    let form: OutputForm<'_> = shape(json(whole))?;
+    let metadata: OutputMetadata<'_> = object(form.metadata);
+    Some(Output { said: Said::Exit(read(metadata.exit_code)?), body: word(form.output) })
 }
 
 /// `Exit code: N` (0.77 on) and `Chunk ID: …` with `Process …` (unified exec), each followed by `Output:`.
@@ -318,10 +307,7 @@ mod tests {
 
     #[test]
     fn wrapped_commands_are_looked_into() {
-        let of = |json: &str| {
-            let raw: &serde_json::value::RawValue = serde_json::from_str(json).unwrap();
-            command_text(Some(raw))
-        };
+        let of = |json: &str| command_text(super::super::wire::json(json));
         assert_eq!(of(r#"["bash","-lc","git commit -m x"]"#).as_deref(), Some("git commit -m x"));
         assert_eq!(of(r#"["git","status"]"#).as_deref(), Some("git status"));
         assert_eq!(of(r#""/bin/bash -lc 'echo '\\''a'\\'''""#).as_deref(), Some("echo 'a'"));

@@ -1,12 +1,10 @@
 //! Lines of a rollout file: the thread's head, the context of a turn, items of the model's conversation, tokens,
 //! compactions; and which lines were copied from another thread. `event_msg` lines are in `events`.
 
-use serde_json::value::RawValue;
-
 use super::usage::Tokens;
 use super::wire::{
-    Compacted, Context, EventMsg, Line, Meta, Raw, ResponseItem, Tagged, UsageRecord, blocks, moment, object,
-    read, text, word,
+    Compacted, Context, EventMsg, Line, Meta, Raw, ResponseItem, Source, SubAgent, Tagged, ThreadSpawn,
+    UsageRecord, blocks, moment, object, read, text, word,
 };
 use super::{Codex, Emit, made_ms};
 use crate::event::{
@@ -289,21 +287,6 @@ struct Spawn {
 }
 
 fn spawned_by(source: Raw<'_>) -> Spawn {
-    #[derive(serde::Deserialize, Default)]
-    struct Source<'a> {
-        #[serde(borrow, default)]
-        subagent: Raw<'a>,
-    }
-    #[derive(serde::Deserialize, Default)]
-    struct SubAgent<'a> {
-        #[serde(borrow, default)]
-        thread_spawn: Raw<'a>,
-    }
-    #[derive(serde::Deserialize, Default)]
-    struct ThreadSpawn<'a> {
-        #[serde(borrow, default)]
-        parent_thread_id: Option<&'a RawValue>,
-    }
     let source: Source<'_> = object(source);
     let agent: SubAgent<'_> = object(source.subagent);
     let spawn: ThreadSpawn<'_> = object(agent.thread_spawn);

@@ -176,8 +176,8 @@ mod tests {
 
     fn added(t: &mut Tracker, total: u64, last: u64, ms: i64) -> u64 {
         let json = info(total, last);
-        let raw: &serde_json::value::RawValue = serde_json::from_str(&json).unwrap();
-        t.take_info(Some(raw), Some(Timestamp::from_millis(ms)), false).map_or(0, |u| u.input)
+        t.take_info(super::super::wire::json(&json), Some(Timestamp::from_millis(ms)), false)
+            .map_or(0, |u| u.input)
     }
 
     fn child() -> Tracker {
@@ -213,8 +213,7 @@ mod tests {
             [("1e12", Some(1_000_000_000_000)), ("1e300", None), ("18446744073709551615", None), ("-1", None)]
         {
             let json = format!(r#"{{"prompt":{n},"completion":{n}}}"#);
-            let raw: &serde_json::value::RawValue = serde_json::from_str(&json).unwrap();
-            let usage = Tracker::default().take_info(Some(raw), None, false);
+            let usage = Tracker::default().take_info(super::super::wire::json(&json), None, false);
             assert_eq!(usage.map(|u| u.input), told, "{n}");
         }
     }

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::value::RawValue;
-
 use crate::sources::shape::shapes;
 pub(super) use crate::sources::shape::{
-    Raw, blocks, count, from_line, millis, moment, object, read, seconds, text, word,
+    Json, Raw, blocks, count, from_line, json, list, millis, moment, object, pairs, read, seconds, shape,
+    text, word,
 };
 
 shapes! {
@@ -64,13 +63,21 @@ shapes! {
         thread_id, turn_id, item, usage, delta, status, error, call_id, tool_name, arguments,
         requires_approval,
     }
+    /// Who started a thread, in three layers.
+    Source { subagent }
+    SubAgent { thread_spawn }
+    ThreadSpawn { parent_thread_id }
+    /// What the goal tools answer.
+    GoalAnswer { goal }
+    /// An output with its exit code.
+    OutputForm { output, metadata }
+    OutputMetadata { exit_code }
 }
 
 /// The files of a patch by path.
 pub(super) fn changes<'a>(raw: Raw<'a>) -> BTreeMap<String, Change<'a>> {
-    read::<BTreeMap<String, &'a RawValue>>(raw)
-        .unwrap_or_default()
-        .into_iter()
-        .map(|(path, change)| (path, object(Some(change))))
+    let files = pairs(raw).into_iter();
+    files
+        .filter_map(|(path, change)| Some((text(json(&format!("\"{path}\"")))?.into_owned(), object(change))))
         .collect()
 }

@@ -162,7 +162,14 @@ impl Reading<'_> {
         let class = word(d, Field::ToolClass, ToolClass::parse, ToolClass::Other)?
             .unwrap_or_else(|| ToolClass::of_tool(tool.as_str()));
         let target = d.text(Field::Target)?;
-        let reduced = arguments::reduce(self.reducer, self.memory, tool.as_str(), class, d.args, target)?;
+        let reduced = arguments::reduce(
+            self.reducer,
+            self.memory,
+            tool.as_str(),
+            class,
+            d.args.map(serde_json::value::RawValue::get),
+            target,
+        )?;
         Ok(CallStart {
             call,
             tool,
