@@ -2,6 +2,7 @@
 //! What a record means is the decoder's business, what a file is `ingest`'s.
 
 mod feed;
+pub mod objects;
 mod run;
 mod saved;
 mod stream;
@@ -15,8 +16,8 @@ use tokio::task::JoinHandle;
 
 use super::{Context, Decode};
 use crate::event::{Reducer, SourceId};
-use crate::ingest::Wake;
 use crate::ingest::locks::Probe;
+use crate::ingest::{Kernel, Wake};
 
 /// Makes a decoder for a stream that is read from its head; the id in the file's name helps where the head says none.
 pub type New = fn(SourceId, Arc<Reducer>, Option<&str>) -> Box<dyn Decode>;
@@ -53,6 +54,8 @@ pub struct Surroundings {
     pub probe: Probe,
     /// Do without the kernel's word about changes.
     pub poll_only: bool,
+    /// What the kernel can tell about changes.
+    pub kernel: Kernel,
 }
 
 /// Starts a source; the task ends when `stop` of the context turns true or nobody takes its batches any more.

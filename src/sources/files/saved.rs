@@ -7,7 +7,7 @@ use super::writer::Liveness;
 use crate::ingest::Position;
 
 /// Changes with the layout: an older value is ignored, the file is read from its head again.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// What is kept of a followed file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
