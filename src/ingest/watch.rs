@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use std::{fmt, io};
 
 use notify::event::{EventKind, ModifyKind, RenameMode};
@@ -14,8 +14,6 @@ use super::{FileId, network};
 
 /// Paths kept between two looks; beyond it everything is looked at.
 const MAX_PATHS: usize = 4096;
-/// Time between two questions whether the kernel has means again.
-const TRY_EVERY: Duration = Duration::from_secs(10);
 
 /// Wakes the thread that follows files: news of the kernel, or the end.
 #[derive(Debug, Default)]
@@ -40,7 +38,7 @@ pub(super) struct News {
 pub struct Kernel {
     /// Whether a folder lies on a file system where others write unheard.
     pub is_network: Arc<dyn Fn(&Path) -> bool + Send + Sync>,
-    /// Most folders it watches for us, beside what it decides itself.
+    /// Most folders it watches for us, beside what it decides itself; with 0 it gives no means to watch at all.
     pub room: Arc<dyn Fn() -> usize + Send + Sync>,
 }
 
@@ -63,8 +61,6 @@ pub(super) struct Watch {
     poll_only: bool,
     kernel: Kernel,
     watcher: Option<RecommendedWatcher>,
-    /// When the kernel is asked again for the means to watch anything.
-    next_try: Instant,
     folders: HashMap<PathBuf, FileId>,
     /// By device: the question may go over the network.
     network: HashMap<u64, bool>,
@@ -168,7 +164,6 @@ impl Watch {
             poll_only,
             kernel,
             watcher: None,
-            next_try: Instant::now(),
             folders: HashMap::new(),
             network: HashMap::new(),
         };
@@ -176,12 +171,11 @@ impl Watch {
         watch
     }
 
-    /// Asks the kernel again where it gave nothing: others may have ended.
+    /// Asks the kernel again where it gave nothing: others may have ended. A refusal costs one system call.
     pub(super) fn revive(&mut self) {
-        if self.watcher.is_some() || self.poll_only || Instant::now() < self.next_try {
+        if self.watcher.is_some() || self.poll_only || (self.kernel.room)() == 0 {
             return;
         }
-        self.next_try = Instant::now() + TRY_EVERY;
         let (roots, wake) = (self.roots.clone(), self.wake.clone());
         self.watcher = notify::recommended_watcher(move |event| wake.hear(&roots, event)).ok();
     }

@@ -3,20 +3,19 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
 use agent_session_exporter::sources::files::FileSource;
+use rustix::fs::{FileType, Mode};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 use crate::harness::{COUNTING, Home, append, bare, counted, lines, texts};
 
 const QUIET: Duration = Duration::from_millis(800);
 
-fn pipe(path: &std::path::Path) {
-    #[expect(clippy::disallowed_methods, reason = "no other way to make a pipe without unsafe code")]
-    let made = Command::new("mkfifo").arg(path).status().unwrap();
-    assert!(made.success());
+fn pipe(path: &Path) {
+    rustix::fs::mknodat(rustix::fs::CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -179,7 +178,7 @@ fn files_of_others_are_counted_once_and_read_when_they_may_be() {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         runtime.unwrap().block_on(async {
             let mut home = Home::new();
-            let rights = |path: &std::path::Path, mode| {
+            let rights = |path: &Path, mode| {
                 fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
             };
             let (file, folder) = (home.session("secret"), home.path("sessions/2026/closed"));

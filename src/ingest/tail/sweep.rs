@@ -229,6 +229,7 @@ impl Tail {
         let looked: Vec<_> = recent.map(|e| (e.path.clone(), e.root, fs::metadata(&e.path))).collect();
         for (path, root, meta) in looked {
             match meta {
+                Ok(meta) if !meta.is_file() => self.sweep_soon(Duration::ZERO),
                 Ok(meta) if !is_packed(&path) => self.observe(path, Stat::of(&meta), root, now_ms),
                 Ok(_) => {}
                 Err(_) => self.sweep_soon(Duration::ZERO),

@@ -168,6 +168,34 @@ fn that_a_root_is_polled_is_told_once_until_it_has_recovered() {
 }
 
 #[test]
+fn a_kernel_that_gave_nothing_is_asked_again() {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("f");
+    append(&path, "1\n");
+    let room = Arc::new(AtomicUsize::new(0));
+    let rooms = room.clone();
+    let mut options = options(&[root.path()]);
+    options.poll_only = false;
+    options.kernel.room = Arc::new(move || rooms.load(Ordering::SeqCst));
+    let (mut tail, mut lines) = (Tail::new(options, Arc::new(Wake::default())), Vec::new());
+    drain(&mut tail, u64::MAX, &mut lines);
+    assert_eq!(tail.watched_roots(), (0, 1));
+    room.store(9, Ordering::SeqCst);
+    tail.sweep(NOW);
+    assert_eq!(tail.watched_roots(), (1, 0));
+    // And it tells: no look at the files is due.
+    append(&path, "2\n");
+    tail.next_sweep += Duration::from_secs(60);
+    tail.next_recent += Duration::from_secs(60);
+    let began = std::time::Instant::now();
+    while !tail.has_work() && began.elapsed() < Duration::from_secs(20) {
+        tail.look(Duration::from_secs(1), NOW);
+    }
+    drain(&mut tail, u64::MAX, &mut lines);
+    assert_eq!(lines, [b"1".to_vec(), b"2".to_vec()]);
+}
+
+#[test]
 fn a_followed_file_is_small() {
     // Beside its path and name: 4,000 of them are no matter.
     assert!(size_of::<Entry>() <= 320, "{}", size_of::<Entry>());
