@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use agent_session_exporter::clock::Clock;
 
-use crate::harness::{Home, age, append, counted, lines, texts};
+use crate::harness::{Home, age, alone, append, counted, lines, runtime, texts};
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -33,11 +33,33 @@ async fn files_of_the_future_are_live_and_of_1970_are_history_until_they_grow() 
     append(&future, lines(3, 3));
     age(&future, -500);
     running.events(5).await;
-    // Nothing spins: almost no time of the processor is used while nothing happens.
-    let before = cpu();
-    running.rest(Duration::from_secs(2)).await;
-    assert!(cpu() - before < 0.5, "{} s in two seconds", cpu() - before);
     running.end().await;
+}
+
+#[test]
+fn times_of_the_future_keep_nobody_busy() {
+    if !alone("clocks::times_of_the_future_keep_nobody_busy") {
+        return;
+    }
+    runtime().block_on(async {
+        let mut home = Home::new();
+        for i in 0..100 {
+            let path = home.session(&format!("{i}"));
+            append(&path, lines(1, 2));
+            age(&path, -400);
+        }
+        // A last line that is never whole, and a clock that stands long before all of them.
+        append(&home.session("1"), "{\"half\":");
+        home.clock = Clock::shifted(-24 * HOUR_MS);
+        let mut running = home.start();
+        running.scanned().await;
+        assert_eq!(running.events.len(), 200);
+        running.rest(Duration::from_secs(6)).await;
+        let before = cpu();
+        running.rest(Duration::from_secs(3)).await;
+        assert!(cpu() - before < 0.3, "{} s of three", cpu() - before);
+        assert_eq!(running.end().await.len(), 200);
+    });
 }
 
 /// Seconds of processor time this process has used.

@@ -236,6 +236,24 @@ impl Running<'_> {
     }
 }
 
+/// Whether this is a process for this test alone, whose memory and time are the test's. If not, runs it in one.
+pub(crate) fn alone(test: &str) -> bool {
+    const IN_CHILD: &str = "EXPORTER_TEST_ALONE";
+    if std::env::var_os(IN_CHILD).is_some() {
+        return true;
+    }
+    #[expect(clippy::disallowed_methods, reason = "memory and time are counted for a process")]
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    let status = child.args(["--exact", test, "--nocapture"]).env(IN_CHILD, "1").status().unwrap();
+    assert!(status.success(), "{test}, alone");
+    false
+}
+
+/// A runtime for a test that is not made by the macro.
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
 /// What the events say: the decoder's word, or the type of a fact of the runner's own.
 pub(crate) fn texts(events: &[Event]) -> Vec<String> {
     let text = |e: &Event| match (&e.request, &e.fact) {

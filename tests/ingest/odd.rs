@@ -10,7 +10,7 @@ use agent_session_exporter::sources::files::FileSource;
 use rustix::fs::{FileType, Mode};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-use crate::harness::{COUNTING, Home, append, bare, counted, lines, texts};
+use crate::harness::{COUNTING, Home, append, bare, counted, lines, runtime, texts};
 
 const QUIET: Duration = Duration::from_millis(800);
 
@@ -175,8 +175,7 @@ fn become_ordinary() {
 fn files_of_others_are_counted_once_and_read_when_they_may_be() {
     let test = || {
         become_ordinary();
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        runtime.unwrap().block_on(async {
+        runtime().block_on(async {
             let mut home = Home::new();
             let rights = |path: &Path, mode| {
                 fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();

@@ -5,7 +5,7 @@ use std::fs;
 
 use proptest::prelude::*;
 
-use crate::harness::{Home, append, texts};
+use crate::harness::{Home, append, runtime, texts};
 
 /// Something in a file.
 #[derive(Clone, Debug)]
@@ -87,8 +87,7 @@ proptest! {
         schedule in schedule(),
     ) {
         let (bytes, records) = content(&parts);
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-        let seen = runtime.unwrap().block_on(async {
+        let seen = runtime().block_on(async {
             let mut home = Home::new();
             let path = home.session("a");
             let (mut at, mut seen) = (0, Vec::new());

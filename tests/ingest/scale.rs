@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Home, age, append, lines};
+use crate::harness::{Home, age, alone, append, lines, runtime};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn thousands_of_files_in_hundreds_of_folders() {
@@ -40,20 +40,12 @@ fn peak() -> u64 {
     line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-const IN_CHILD: &str = "EXPORTER_TEST_IN_CHILD";
-
 #[test]
 fn memory_is_bounded_by_neither_files_nor_lines() {
-    if std::env::var_os(IN_CHILD).is_none() {
-        // A process of its own, so that its peak is this test's.
-        #[expect(clippy::disallowed_methods, reason = "a peak is a process's")]
-        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", "scale::memory_is_bounded_by_neither_files_nor_lines", "--nocapture"]);
-        assert!(child.env(IN_CHILD, "1").status().unwrap().success());
+    if !alone("scale::memory_is_bounded_by_neither_files_nor_lines") {
         return;
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-    runtime.unwrap().block_on(async {
+    runtime().block_on(async {
         let mut home = Home::new();
         let line = format!("{}\n", "y".repeat(9_999));
         for i in 0..400 {
