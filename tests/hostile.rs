@@ -165,6 +165,16 @@ proptest! {
     }
 
     #[test]
+    fn line_objects(
+        picks in prop::collection::vec(any::<prop::sample::Index>(), 1..4),
+        between in prop::sample::select(vec!["", " ", "\0", "\r", "x", "{\"", "\n"]),
+        changes in changes(),
+    ) {
+        let line = picks.iter().map(|p| ITEMS[0][p.index(ITEMS[0].len())].clone()).collect::<Vec<_>>();
+        bodies::line_objects(&changed(&[line.join(between.as_bytes())], picks[0], &changes));
+    }
+
+    #[test]
     fn push_item(pick in any::<prop::sample::Index>(), changes in changes()) {
         bodies::push_item(&changed(&ITEMS[0], pick, &changes));
     }
@@ -187,10 +197,29 @@ proptest! {
     #[test]
     fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         bodies::codex_lines(&bytes);
+        bodies::line_objects(&bytes);
         bodies::push_item(&bytes);
         bodies::push_cloud_event(&bytes);
         bodies::journal_read(&bytes);
         bodies::checkpoint_restore(&bytes);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn file_lines(
+        picks in prop::collection::vec(any::<prop::sample::Index>(), 1..6),
+        between in prop::sample::select(vec!["", " ", "\0", "\r\n", "\n"]),
+        cut in any::<u16>(),
+        changes in changes(),
+    ) {
+        let lines = picks.iter().map(|p| ITEMS[0][p.index(ITEMS[0].len())].clone()).collect::<Vec<_>>();
+        let content = changed(&[lines.join(between.as_bytes())], picks[0], &changes);
+        bodies::file_lines(&[&cut.to_be_bytes(), &content[..]].concat());
+        let content = lines.join(between.as_bytes());
+        bodies::file_lines(&[&cut.to_be_bytes(), &content[..]].concat());
     }
 }
 

@@ -9,6 +9,7 @@ mod common;
 mod exposition;
 
 mod sources {
+    mod damaged;
     mod folded;
     mod history;
     mod home;

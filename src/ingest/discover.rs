@@ -76,7 +76,7 @@ pub(super) fn walk(root: &Path, visit: &mut dyn Visit) -> RootState {
                 if depth < MAX_DEPTH && entered.insert(stat.id) {
                     open.push((path, stat.id, depth + 1));
                 }
-            } else if plain || visit.accepts(&entry.file_name()) {
+            } else if stat.is_file && (plain || visit.accepts(&entry.file_name())) {
                 visit.file(path, stat);
             }
         }

@@ -3,6 +3,7 @@
 
 mod discover;
 pub mod locks;
+mod network;
 mod packed;
 mod read;
 mod tail;
@@ -17,7 +18,7 @@ use serde::{Deserialize, Serialize};
 pub use self::discover::RootState;
 pub use self::read::{Line, MAX_LINE};
 pub use self::tail::{Followed, Handle, Look, Options, Outcome, Slice, Tail, file_name};
-pub use self::watch::Wake;
+pub use self::watch::{Kernel, Polled, Wake};
 
 /// Keyed hash of content; the key belongs to whoever keeps the positions.
 pub type Hash = Arc<dyn Fn(&[u8]) -> u64 + Send + Sync>;
@@ -31,15 +32,24 @@ pub struct FileId {
     pub ino: u64,
 }
 
-/// How far a file was read. Only whole lines count as read.
+/// Keyed hashes of what was read of a file, to tell whether it is still the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Prints {
+    /// Of its first bytes, at most 256.
+    pub head: u64,
+    /// Of the last bytes that were read, at most 256: a file may be cut and written on behind the same head.
+    pub tail: u64,
+}
+
+/// How far a file was read. Only whole lines count as read, and a last line without an end that needs none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Position {
     /// The file.
     pub id: FileId,
-    /// Start of the first line that was not read.
+    /// Behind the last line that was read.
     pub offset: u64,
-    /// Keyed hash of the first bytes, at most 256 and at most `offset` of them.
-    pub head: u64,
+    /// What lies before `offset`.
+    pub prints: Prints,
     /// A compressed file that was read to its end: it never grows.
     pub done: bool,
 }
@@ -51,6 +61,8 @@ struct Stat {
     size: u64,
     mtime_ms: i64,
     is_dir: bool,
+    /// Nothing else is opened: a pipe would hold up whoever opens it.
+    is_file: bool,
 }
 
 // === impl Stat ===
@@ -62,6 +74,7 @@ impl Stat {
             size: meta.len(),
             mtime_ms: meta.mtime().saturating_mul(1000).saturating_add(meta.mtime_nsec() / 1_000_000),
             is_dir: meta.is_dir(),
+            is_file: meta.is_file(),
         }
     }
 }

@@ -7,8 +7,8 @@ use std::io::{self, BufRead as _, BufReader, Read as _};
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-use super::Hash;
-use super::read::{CHUNK, HEAD, MAX_LINE, OnLine, Read, split};
+use super::read::{CHUNK, MAX_LINE, OnLine, PRINT, Read, hand_out_rest, split};
+use super::{Hash, Prints};
 
 /// Largest window a file may ask for; zstd's ordinary levels stay at 8 MiB.
 const MAX_WINDOW: u64 = 32 << 20;
@@ -20,7 +20,9 @@ pub(super) struct Packed {
     carry: Vec<u8>,
     /// The first decompressed bytes.
     head: Vec<u8>,
-    /// Start of the first line not handed out.
+    /// The last bytes that left `carry`.
+    tail: Vec<u8>,
+    /// Behind the last line handed out.
     pub(super) offset: u64,
     /// Bytes of an over-long line that were thrown away so far.
     skipped: u64,
@@ -38,65 +40,86 @@ struct Frames {
 
 impl Packed {
     /// Opens a file and goes to `offset`. `None`: what lies before it is not what was read then.
-    pub(super) fn open(file: File, offset: u64, head: u64, hash: &Hash) -> io::Result<Option<Self>> {
+    pub(super) fn open(file: File, offset: u64, prints: Prints, hash: &Hash) -> io::Result<Option<Self>> {
         let mut decoder = FrameDecoder::new();
         decoder.set_max_window_size(MAX_WINDOW);
         let frames = Frames { source: BufReader::with_capacity(CHUNK, file), decoder, in_frame: false };
-        let mut packed =
-            Self { frames, carry: Vec::new(), head: Vec::new(), offset: 0, skipped: 0, ended: false };
+        let mut packed = Self {
+            frames,
+            carry: Vec::new(),
+            head: Vec::new(),
+            tail: Vec::new(),
+            offset: 0,
+            skipped: 0,
+            ended: false,
+        };
         if offset == 0 {
             return Ok(Some(packed));
         }
-        let head_length = usize::try_from(offset).unwrap_or(HEAD).min(HEAD);
+        let head_length = usize::try_from(offset).unwrap_or(PRINT).min(PRINT);
         while packed.head.len() < head_length {
             if packed.more()? == 0 {
                 return Ok(None);
             }
         }
-        if hash(&packed.head[..head_length]) != head {
+        if hash(&packed.head[..head_length]) != prints.head {
             return Ok(None);
         }
         while packed.offset < offset {
             let left = usize::try_from(offset - packed.offset).unwrap_or(usize::MAX);
             let step = left.min(packed.carry.len());
-            packed.carry.drain(..step);
+            packed.let_go(step);
             packed.offset += step as u64;
             if packed.offset < offset && packed.more()? == 0 {
                 return Ok(None);
             }
         }
-        Ok(Some(packed))
+        Ok((packed.prints(hash) == prints).then_some(packed))
     }
 
-    /// The fingerprint of what was read so far.
-    pub(super) fn head(&self, hash: &Hash) -> u64 {
-        let length = usize::try_from(self.offset).unwrap_or(HEAD).min(self.head.len());
-        hash(&self.head[..length])
+    /// The fingerprints of what was read so far.
+    pub(super) fn prints(&self, hash: &Hash) -> Prints {
+        let length = usize::try_from(self.offset).unwrap_or(PRINT).min(self.head.len());
+        Prints { head: hash(&self.head[..length]), tail: hash(&self.tail) }
     }
 
-    /// Reads whole lines, up to `budget` bytes.
-    pub(super) fn read_lines(&mut self, budget: u64, on_line: OnLine<'_>) -> io::Result<Read> {
+    /// Drops the first bytes of `carry`.
+    fn let_go(&mut self, bytes: usize) {
+        let last = &self.carry[bytes.saturating_sub(PRINT)..bytes];
+        let surplus = (self.tail.len() + last.len()).saturating_sub(PRINT);
+        self.tail.drain(..surplus);
+        self.tail.extend_from_slice(last);
+        self.carry.drain(..bytes);
+    }
+
+    /// Reads whole lines, up to `budget` bytes, and behind them a last one without an end that is `complete`.
+    pub(super) fn read_lines(
+        &mut self,
+        budget: u64,
+        complete: fn(&[u8]) -> bool,
+        on_line: OnLine<'_>,
+    ) -> io::Result<Read> {
         let stop_at = self.offset.saturating_add(budget);
         let mut done = Read::default();
         loop {
             if self.skipped > 0 {
                 match memchr::memchr(b'\n', &self.carry) {
                     Some(at) => {
-                        self.carry.drain(..=at);
+                        self.let_go(at + 1);
                         self.offset += self.skipped + at as u64 + 1;
                         self.skipped = 0;
                         done.too_long += 1;
                     }
                     None => {
                         self.skipped += self.carry.len() as u64;
-                        self.carry.clear();
+                        self.let_go(self.carry.len());
                     }
                 }
             }
             let mut enough = false;
             if self.skipped == 0 {
                 let (taken, broke) = split(&self.carry, self.offset, on_line);
-                self.carry.drain(..taken);
+                self.let_go(taken);
                 self.offset += taken as u64;
                 enough = broke;
             }
@@ -106,9 +129,16 @@ impl Packed {
             }
             if self.skipped == 0 && self.carry.len() > MAX_LINE {
                 self.skipped = self.carry.len() as u64;
+                self.let_go(self.carry.len());
                 self.carry = Vec::new();
             }
             if self.more()? == 0 {
+                if self.skipped == 0
+                    && let Some(taken) = hand_out_rest(&self.carry, self.offset, complete, on_line)
+                {
+                    self.let_go(taken);
+                    self.offset += taken as u64;
+                }
                 return Ok(done);
             }
         }
@@ -123,7 +153,7 @@ impl Packed {
         self.carry.resize(before + CHUNK, 0);
         let got = self.frames.read(&mut self.carry[before..]);
         self.carry.truncate(before + *got.as_ref().unwrap_or(&0));
-        let wanted = (HEAD - self.head.len()).min(self.carry.len() - before);
+        let wanted = (PRINT - self.head.len()).min(self.carry.len() - before);
         self.head.extend_from_slice(&self.carry[before..before + wanted]);
         self.ended = matches!(got, Ok(0));
         got
@@ -186,7 +216,7 @@ mod tests {
     fn lengths(packed: &mut Packed) -> (Vec<usize>, u64) {
         let (mut lines, mut too_long) = (Vec::new(), 0);
         loop {
-            let read = packed.read_lines(1 << 20, &mut |line| {
+            let read = packed.read_lines(1 << 20, |_| false, &mut |line| {
                 lines.push(line.bytes.len());
                 ControlFlow::Continue(())
             });
@@ -202,7 +232,7 @@ mod tests {
     fn frames_follow_each_other_and_over_long_lines_are_skipped() {
         let long = vec![b'l'; 20 << 20];
         let file = file_of(&[b"one\ntw", b"o2\n", &long, b"\nfour4\nunfinished"]);
-        let mut packed = Packed::open(file, 0, 0, &hash()).unwrap().unwrap();
+        let mut packed = Packed::open(file, 0, Prints::default(), &hash()).unwrap().unwrap();
         assert_eq!(lengths(&mut packed), (vec![3, 4, 5], 1));
         assert_eq!(packed.offset, 4 + 5 + (20 << 20) + 1 + 6);
     }
@@ -210,13 +240,35 @@ mod tests {
     #[test]
     fn it_goes_on_where_the_plain_file_was_left() {
         let content = "0123456789\n".repeat(1000);
-        let head = hash()(&content.as_bytes()[..HEAD]);
+        let print = |at: usize| hash()(&content.as_bytes()[at..at + PRINT]);
         let open =
-            |offset, head| Packed::open(file_of(&[content.as_bytes()]), offset, head, &hash()).unwrap();
-        assert_eq!(lengths(&mut open(9900, head).unwrap()).0.len(), 100);
-        assert_eq!(lengths(&mut open(11_000, head).unwrap()).0.len(), 0);
-        assert!(open(9900, head + 1).is_none());
-        assert!(open(11_011, head).is_none());
+            |offset, prints| Packed::open(file_of(&[content.as_bytes()]), offset, prints, &hash()).unwrap();
+        let at = |offset: usize| Prints { head: print(0), tail: print(offset - PRINT) };
+        assert_eq!(lengths(&mut open(9900, at(9900)).unwrap()).0.len(), 100);
+        assert_eq!(lengths(&mut open(11_000, at(11_000)).unwrap()).0.len(), 0);
+        assert!(open(9900, Prints { head: 1, ..at(9900) }).is_none());
+        assert!(open(9900, Prints { tail: 1, ..at(9900) }).is_none());
+        assert!(open(11_011, at(11_000)).is_none());
+        // What was read in steps has the prints of what was read at once.
+        let mut packed = open(0, Prints::default()).unwrap();
+        lengths(&mut packed);
+        assert_eq!(packed.prints(&hash()), at(11_000));
+    }
+
+    #[test]
+    fn a_last_line_without_an_end_counts_when_it_is_complete() {
+        for (last, lines) in [("{2}", 2), ("{2", 1)] {
+            let file = file_of(&[format!("{{1}}\n{last}").as_bytes()]);
+            let mut packed = Packed::open(file, 0, Prints::default(), &hash()).unwrap().unwrap();
+            let mut seen = 0;
+            let complete = |b: &[u8]| b.ends_with(b"}");
+            let read = packed.read_lines(u64::MAX, complete, &mut |_| {
+                seen += 1;
+                ControlFlow::Continue(())
+            });
+            assert_eq!(read.unwrap(), Read::default());
+            assert_eq!((seen, packed.offset), (lines, if lines == 2 { 7 } else { 4 }));
+        }
     }
 
     #[test]
@@ -226,10 +278,10 @@ mod tests {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&whole).unwrap();
         file.rewind().unwrap();
-        let mut packed = Packed::open(file, 0, 0, &hash()).unwrap().unwrap();
+        let mut packed = Packed::open(file, 0, Prints::default(), &hash()).unwrap().unwrap();
         let mut error = None;
         while error.is_none() {
-            match packed.read_lines(u64::MAX, &mut |_| ControlFlow::Continue(())) {
+            match packed.read_lines(u64::MAX, |_| false, &mut |_| ControlFlow::Continue(())) {
                 Ok(read) => assert!(read.more, "a cut file has no end"),
                 Err(e) => error = Some(e),
             }

@@ -5,11 +5,12 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use std::{fmt, io};
 
 use notify::event::{EventKind, ModifyKind, RenameMode};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
 
-use super::FileId;
+use super::{FileId, network};
 
 /// Paths kept between two looks; beyond it everything is looked at.
 const MAX_PATHS: usize = 4096;
@@ -32,11 +33,37 @@ pub(super) struct News {
     pub(super) stop: bool,
 }
 
+/// What the kernel can tell about changes; tests put other answers here.
+#[derive(Clone)]
+pub struct Kernel {
+    /// Whether a folder lies on a file system where others write unheard.
+    pub is_network: Arc<dyn Fn(&Path) -> bool + Send + Sync>,
+    /// Most folders it watches for us, beside what it decides itself; with 0 it gives no means to watch at all.
+    pub room: Arc<dyn Fn() -> usize + Send + Sync>,
+}
+
+/// Why a root is polled, although it may be watched in part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Polled {
+    /// We were told to.
+    Asked,
+    /// The kernel gives no more watches, or none at all.
+    NoWatches,
+    /// Others write there, unheard.
+    Network,
+}
+
 /// The folders that are watched. Each is watched for itself, not recursively: one that may not be read degrades
 /// its root only.
 pub(super) struct Watch {
+    roots: Vec<PathBuf>,
+    wake: Arc<Wake>,
+    poll_only: bool,
+    kernel: Kernel,
     watcher: Option<RecommendedWatcher>,
     folders: HashMap<PathBuf, FileId>,
+    /// By device: the question may go over the network.
+    network: HashMap<u64, bool>,
 }
 
 // === impl Wake ===
@@ -99,36 +126,85 @@ impl Wake {
     }
 }
 
+// === impl Kernel ===
+
+impl Default for Kernel {
+    fn default() -> Self {
+        Self { is_network: Arc::new(network::is_network), room: Arc::new(|| usize::MAX) }
+    }
+}
+
+impl fmt::Debug for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Kernel").finish_non_exhaustive()
+    }
+}
+
+// === impl Polled ===
+
+impl Polled {
+    /// For messages.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Asked => "asked to",
+            Self::NoWatches => "the kernel gives no watches (see fs.inotify.max_user_watches)",
+            Self::Network => "network file system",
+        }
+    }
+}
+
 // === impl Watch ===
 
 impl Watch {
-    /// A watch on nothing yet. Where the kernel gives none, every folder is "not watched".
-    pub(super) fn new(roots: &[PathBuf], wake: &Arc<Wake>, poll_only: bool) -> Self {
-        let (roots, wake) = (roots.to_vec(), wake.clone());
-        let watcher = if poll_only {
-            None
-        } else {
-            notify::recommended_watcher(move |event| wake.hear(&roots, event)).ok()
+    /// A watch on nothing yet. Where the kernel gives none, every folder is polled.
+    pub(super) fn new(roots: &[PathBuf], wake: &Arc<Wake>, poll_only: bool, kernel: Kernel) -> Self {
+        let mut watch = Self {
+            roots: roots.to_vec(),
+            wake: wake.clone(),
+            poll_only,
+            kernel,
+            watcher: None,
+            folders: HashMap::new(),
+            network: HashMap::new(),
         };
-        Self { watcher, folders: HashMap::new() }
+        watch.revive();
+        watch
     }
 
-    /// Watches a folder, if it is not watched yet. False: it cannot be watched.
-    pub(super) fn folder(&mut self, path: &Path, id: FileId) -> bool {
-        let Some(watcher) = &mut self.watcher else { return false };
+    /// Asks the kernel again where it gave nothing: others may have ended. A refusal costs one system call.
+    pub(super) fn revive(&mut self) {
+        if self.watcher.is_some() || self.poll_only || (self.kernel.room)() == 0 {
+            return;
+        }
+        let (roots, wake) = (self.roots.clone(), self.wake.clone());
+        self.watcher = notify::recommended_watcher(move |event| wake.hear(&roots, event)).ok();
+    }
+
+    /// Watches a folder, if it is not watched yet. Says why it has to be polled, if it has.
+    pub(super) fn folder(&mut self, path: &Path, id: FileId) -> Option<Polled> {
+        let Some(watcher) = &mut self.watcher else {
+            return Some(if self.poll_only { Polled::Asked } else { Polled::NoWatches });
+        };
+        let is_network = *self.network.entry(id.dev).or_insert_with(|| (self.kernel.is_network)(path));
+        // Watched all the same: what this machine writes is heard at once.
+        let polled = is_network.then_some(Polled::Network);
         match self.folders.get(path) {
-            Some(known) if *known == id => return true,
+            Some(known) if *known == id => return polled,
             // Another folder under an old name: the old watch follows the old folder.
             Some(_) => drop(watcher.unwatch(path)),
             None => {}
         }
+        if self.folders.len() >= (self.kernel.room)() {
+            return Some(Polled::NoWatches);
+        }
         match watcher.watch(path, RecursiveMode::NonRecursive) {
             Ok(()) => {
                 self.folders.insert(path.to_owned(), id);
-                true
+                polled
             }
-            // Gone since it was listed.
-            Err(e) => matches!(e.kind, notify::ErrorKind::PathNotFound),
+            // Gone since it was listed, or not to be listed either: the folder above tells when that changes.
+            Err(e) if is_no_folder(&e) => polled,
+            Err(_) => Some(Polled::NoWatches),
         }
     }
 
@@ -140,5 +216,15 @@ impl Watch {
             let _ = watcher.unwatch(path);
         }
         known
+    }
+}
+
+fn is_no_folder(error: &notify::Error) -> bool {
+    match &error.kind {
+        notify::ErrorKind::PathNotFound => true,
+        notify::ErrorKind::Io(e) => {
+            matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied)
+        }
+        _ => false,
     }
 }

@@ -74,7 +74,8 @@ pub struct Record<'a> {
 /// Why a record gave no event. Closed, because it is a label of `decode_errors_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// Not JSON.
+    /// Not one JSON value: not JSON, or more than one, or not UTF-8. Decoders of files answer so before they take
+    /// anything of the record, because the runner then looks for the objects in it and hands them out again.
     #[error("malformed json")]
     Json,
     /// JSON, but not an object of the expected form.

@@ -1,19 +1,27 @@
 //! What must hold for any bytes from outside or from a damaged state file: no panic, bounded memory. One body per
 //! fuzz target; `tests/hostile.rs` runs the same bodies on mutated recordings.
 
+use std::fs::File;
+use std::io::Write as _;
+use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use agent_session_exporter::event::reduce::Runners;
 use agent_session_exporter::event::{Event, Reducer, SourceId, Timestamp};
+use agent_session_exporter::ingest::{Kernel, Options as Tailing, Outcome, Position, Tail, Wake, file_name};
 use agent_session_exporter::session::snapshot::{Snapshot, Tree};
 use agent_session_exporter::session::{Facts, Session};
 use agent_session_exporter::sources::codex::Codex;
+use agent_session_exporter::sources::files::objects::{self, Piece};
 use agent_session_exporter::sources::push::{Admission, Decoder, Options};
 use agent_session_exporter::sources::{Decode, Record};
 use agent_session_exporter::store::dedup::Known;
 use agent_session_exporter::store::journal;
 use agent_session_exporter::store::sessions::Sessions;
 use agent_session_exporter::telemetry::Telemetry;
+use serde::de::IgnoredAny;
 
 /// Most a decoder may keep between two lines.
 const MAX_CHECKPOINT: usize = 64 * 1024;
@@ -80,6 +88,104 @@ pub fn codex_lines(bytes: &[u8]) {
     let again = again.expect("a checkpoint of our own can be restored");
     assert_eq!(again.session(), decoder.session());
     fold(all);
+}
+
+/// A line that may hold several objects, or damage. Objects are whole, in order and never overlap; what is complete
+/// has no damage; and two lines that are objects make, behind each other, the objects of both.
+pub fn line_objects(bytes: &[u8]) {
+    let read = |line: &[u8]| {
+        let (mut objects, mut damage) = (Vec::new(), 0);
+        objects::pieces(line, &mut |piece| match piece {
+            Piece::Object(object) => {
+                assert!(serde_json::from_slice::<IgnoredAny>(&object).is_ok());
+                assert_eq!((object.first(), object.last()), (Some(&b'{'), Some(&b'}')));
+                objects.push(object.into_owned());
+            }
+            Piece::Damage => damage += 1,
+        });
+        (objects, damage)
+    };
+    let (objects, damage) = read(bytes);
+    assert!(damage <= objects.len() + 1, "damage is told once between two objects");
+    if std::str::from_utf8(bytes).is_ok() {
+        let mut rest = bytes;
+        for object in &objects {
+            let at = rest.windows(object.len()).position(|w| w == object).expect("objects stand in the line");
+            rest = &rest[at + object.len()..];
+        }
+    }
+    if objects::complete(bytes) {
+        assert!(damage == 0 && !objects.is_empty());
+        let (twice, damage) = read(&[bytes, bytes].concat());
+        assert_eq!((twice, damage), ([objects.clone(), objects].concat(), 0));
+    }
+}
+
+/// Lines below a folder, where an earlier reader was left, and where this one was.
+fn read_lines(folder: &Path, from: Option<Position>) -> (Vec<Vec<u8>>, Option<Position>) {
+    let tailing = Tailing {
+        roots: vec![folder.to_owned()],
+        accepts: |_| true,
+        stream: file_name,
+        max_age_ms: i64::MAX,
+        hash: Arc::new(|bytes| REDUCER.hash(bytes)),
+        complete: objects::complete,
+        poll_only: true,
+        kernel: Kernel::default(),
+    };
+    let mut tail = Tail::new(tailing, Arc::new(Wake::default()));
+    let (mut lines, mut position) = (Vec::new(), None);
+    tail.look(Duration::ZERO, NOW.as_millis());
+    while let Some((handle, _)) = tail.next_file() {
+        if position.is_none()
+            && let Some(from) = from
+        {
+            assert!(tail.resume(handle, &from), "it is the same file");
+        }
+        let outcome = tail.read(handle, 64, &mut |line| {
+            assert!(!line.bytes.is_empty() && !line.bytes.contains(&b'\n'));
+            lines.push(line.bytes.to_vec());
+            ControlFlow::Continue(())
+        });
+        assert!(matches!(outcome, Outcome::Slice(_)), "a file that only grows never starts again");
+        position = tail.get(handle).map(|file| file.position);
+    }
+    (lines, position)
+}
+
+/// A file that is written in two pieces, cut anywhere (the first two bytes say where) and read by a run after each: the
+/// same objects as at once.
+pub fn file_lines(bytes: &[u8]) {
+    let Some(([high, low], content)) = bytes.split_first_chunk() else { return };
+    let cut = usize::from(u16::from_be_bytes([*high, *low])) % (content.len() + 1);
+    let folder = tempfile::tempdir().expect("a folder for temporary files");
+    let write = |content: &[u8]| {
+        let file = File::options().append(true).create(true).open(folder.path().join("f"));
+        file.and_then(|mut file| file.write_all(content)).expect("a file to write");
+    };
+    write(&content[..cut]);
+    let (mut pieces, position) = read_lines(folder.path(), None);
+    // Without an end, a last line that is not whole would be kept back.
+    write(&[&content[cut..], b"\n"].concat());
+    pieces.extend(read_lines(folder.path(), position).0);
+    let (whole, end) = read_lines(folder.path(), None);
+    assert_eq!(read_lines(folder.path(), end).0.len(), 0, "nothing is read twice");
+
+    let objects = |lines: &[Vec<u8>]| {
+        let (mut all, mut damage) = (Vec::new(), false);
+        for line in lines {
+            objects::pieces(line, &mut |piece| match piece {
+                Piece::Object(object) => all.push(object.into_owned()),
+                Piece::Damage => damage = true,
+            });
+        }
+        (all, damage)
+    };
+    let (whole, damage) = objects(&whole);
+    // How much of a damaged line is found may depend on where it was cut.
+    if !damage {
+        assert_eq!(objects(&pieces), (whole, false));
+    }
 }
 
 /// One pushed item.

@@ -17,6 +17,7 @@ use agent_session_exporter::sources::files::{FileSource, Surroundings, start_in}
 use agent_session_exporter::sources::{Context, Decode, DecodeError, Record};
 use agent_session_exporter::telemetry::Telemetry;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
+use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
@@ -48,7 +49,8 @@ pub(crate) const COUNTING: FileSource = FileSource {
     },
 };
 
-/// Makes `<count>:<text>` of each line; the first one names the session. `bad` is none, `?` an unknown kind.
+/// Makes `<count>:<text>` of each line; the first one names the session. `bad` is none, `?` an unknown kind. What
+/// begins like an object has to be one.
 struct Counting {
     source: SourceId,
     reducer: Arc<Reducer>,
@@ -60,7 +62,7 @@ struct Counting {
 impl Decode for Counting {
     fn decode(&mut self, record: &Record<'_>, out: &mut Vec<Event>) -> Result<(), DecodeError> {
         let text = std::str::from_utf8(record.bytes).map_err(|_| DecodeError::Json)?;
-        if text == "bad" {
+        if text == "bad" || (text.starts_with('{') && serde_json::from_str::<Value>(text).is_err()) {
             return Err(DecodeError::Json);
         }
         self.unknown += usize::from(text == "?");
@@ -94,6 +96,7 @@ pub(crate) struct Home {
     pub(crate) cursors: HashMap<u64, Vec<u8>>,
     pub(crate) telemetry: Arc<Telemetry>,
     pub(crate) surroundings: Surroundings,
+    pub(crate) clock: Clock,
 }
 
 /// A source that runs, and what it has sent.
@@ -114,6 +117,7 @@ impl Home {
             cursors: HashMap::new(),
             telemetry: Arc::new(Telemetry::new()),
             surroundings: Surroundings::default(),
+            clock: Clock::system(),
         }
     }
 
@@ -156,7 +160,7 @@ impl Home {
             out,
             cursors: self.cursors.clone(),
             telemetry: self.telemetry.clone(),
-            clock: Clock::system(),
+            clock: self.clock,
             stop: stopped,
         };
         let task = start_in(source, context, self.surroundings.clone());
@@ -168,6 +172,12 @@ impl Home {
         let mut running = self.start();
         running.until(|r| r.health.iter().any(|h| h.scanned)).await;
         running.end().await
+    }
+
+    /// Roots that are watched, and roots that are polled.
+    pub(crate) fn watched(&self) -> (i64, i64) {
+        let roots = |mode| self.telemetry.watched_roots.with_label_values(&[mode]).get();
+        (roots("inotify"), roots("polling"))
     }
 
     /// Counts of `decode_errors_total` by reason.
@@ -232,6 +242,24 @@ impl Running<'_> {
     }
 }
 
+/// Whether this is a process for this test alone, whose memory and time are the test's. If not, runs it in one.
+pub(crate) fn alone(test: &str) -> bool {
+    const IN_CHILD: &str = "EXPORTER_TEST_ALONE";
+    if std::env::var_os(IN_CHILD).is_some() {
+        return true;
+    }
+    #[expect(clippy::disallowed_methods, reason = "memory and time are counted for a process")]
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    let status = child.args(["--exact", test, "--nocapture"]).env(IN_CHILD, "1").status().unwrap();
+    assert!(status.success(), "{test}, alone");
+    false
+}
+
+/// A runtime for a test that is not made by the macro.
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
 /// What the events say: the decoder's word, or the type of a fact of the runner's own.
 pub(crate) fn texts(events: &[Event]) -> Vec<String> {
     let text = |e: &Event| match (&e.request, &e.fact) {
@@ -256,6 +284,14 @@ pub(crate) fn age(path: &Path, days: i64) {
 
 pub(crate) fn compress(bytes: &[u8]) -> Vec<u8> {
     compress_to_vec(bytes, CompressionLevel::Fastest)
+}
+
+/// Texts without their counts, sorted: what was read, in whatever order.
+pub(crate) fn bare(events: &[Event]) -> Vec<String> {
+    let mut all: Vec<_> =
+        texts(events).iter().map(|t| t.split_once(':').map_or(t.as_str(), |(_, t)| t).to_owned()).collect();
+    all.sort();
+    all
 }
 
 /// Lines `<from>` to `<to>` as text.

@@ -9,7 +9,7 @@ use super::folded::read;
 use super::running::{Home, NEXT_DAY, age, append, behind, clock_at, facts, scrape, shown, state, thread};
 use crate::common::owner::{all_facts, sums};
 
-fn recording(name: &str) -> Vec<u8> {
+pub(crate) fn recording(name: &str) -> Vec<u8> {
     read(&format!("codex/{name}.jsonl"))
 }
 
@@ -18,7 +18,7 @@ fn moment(text: &str) -> Timestamp {
 }
 
 /// Facts of all sessions without the moments of reading, and all sums.
-fn known(snapshot: &Snapshot) -> (Vec<Facts>, impl PartialEq + std::fmt::Debug + use<>) {
+pub(crate) fn known(snapshot: &Snapshot) -> (Vec<Facts>, impl PartialEq + std::fmt::Debug + use<>) {
     let mut all: Vec<_> = all_facts(snapshot).into_values().collect();
     for facts in &mut all {
         facts.first_seen = NEXT_DAY;
@@ -28,7 +28,7 @@ fn known(snapshot: &Snapshot) -> (Vec<Facts>, impl PartialEq + std::fmt::Debug +
 }
 
 /// What a home with these files gives when nothing happens in it.
-fn read_at_once(files: &[&[u8]]) -> std::sync::Arc<Snapshot> {
+pub(crate) fn read_at_once(files: &[&[u8]]) -> std::sync::Arc<Snapshot> {
     let home = Home::new();
     for file in files {
         home.put(file);

@@ -136,7 +136,7 @@ impl Home {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
         let entered = runtime.enter();
-        let task = start_in(FILES, context, Surroundings { probe, poll_only: false });
+        let task = start_in(FILES, context, Surroundings { probe, ..Surroundings::default() });
         drop(entered);
         Running { home: self, life, runtime: Background(Some(runtime)), task, stop }
     }

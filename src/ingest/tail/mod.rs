@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use self::entry::{Entry, Form, read_packed, read_plain};
 use super::discover::RootState;
 use super::read::{CHUNK, Line, Place};
-use super::watch::{Wake, Watch};
+use super::watch::{Kernel, Polled, Wake, Watch};
 use super::{FileId, Hash, Position};
 
 /// A file modified within this time is read before history.
@@ -42,10 +42,14 @@ pub struct Options {
     pub stream: fn(&Path) -> Option<String>,
     /// Files modified longer ago are not read until they change.
     pub max_age_ms: i64,
-    /// Keyed hash for the fingerprints of heads.
+    /// Keyed hash for fingerprints.
     pub hash: Hash,
+    /// Whether a last line without an end says all it has to say: no further byte could change that.
+    pub complete: fn(&[u8]) -> bool,
     /// Do without the kernel's word.
     pub poll_only: bool,
+    /// What the kernel can tell.
+    pub kernel: Kernel,
 }
 
 /// Names a stream by its file, wherever that lies.
@@ -101,6 +105,10 @@ pub struct Look {
     pub deleted: Vec<(Handle, String)>,
     /// Files whose stream goes on in another file.
     pub replaced: Vec<Handle>,
+    /// Streams whose file has another name now and goes on as another stream.
+    pub renamed: Vec<(Handle, String)>,
+    /// Roots that have to be polled from now on, by index, or no longer (`None`).
+    pub polled: Vec<(usize, Option<Polled>)>,
     /// Files and folders that cannot be read, each told once.
     pub unreadable: u64,
 }
@@ -113,7 +121,10 @@ enum Lane {
 #[derive(Clone, Copy)]
 struct Root {
     state: RootState,
-    watched: bool,
+    /// Why it is polled, if it is.
+    polled: Option<Polled>,
+    /// That it is polled was told.
+    told: bool,
 }
 
 /// Follows files.
@@ -141,10 +152,10 @@ pub struct Tail {
 impl Tail {
     /// Follows nothing yet; the first [`Tail::look`] sweeps.
     pub fn new(options: Options, wake: Arc<Wake>) -> Self {
-        let watch = Watch::new(&options.roots, &wake, options.poll_only);
+        let watch = Watch::new(&options.roots, &wake, options.poll_only, options.kernel.clone());
         let now = Instant::now();
         Self {
-            roots: vec![Root { state: RootState::Missing, watched: false }; options.roots.len()],
+            roots: vec![Root { state: RootState::Missing, polled: None, told: false }; options.roots.len()],
             options,
             wake,
             watch,
@@ -238,7 +249,8 @@ impl Tail {
     /// How many of the roots that exist the kernel watches, and how many it does not.
     pub fn watched_roots(&self) -> (usize, usize) {
         let there = || self.roots.iter().filter(|r| r.state != RootState::Missing);
-        (there().filter(|r| r.watched).count(), there().filter(|r| !r.watched).count())
+        let polled = there().filter(|r| r.polled.is_some()).count();
+        (there().count() - polled, polled)
     }
 
     /// Goes on at an earlier run's position. False: it belongs to another file, which is read from its head.
@@ -252,7 +264,7 @@ impl Tail {
         }
         // A compressed file goes on where its plain one was left; its head is checked when it is opened.
         entry.place = Place { offset: position.offset, searched: position.offset };
-        entry.head = position.head;
+        entry.prints = position.prints;
         true
     }
 
@@ -295,8 +307,8 @@ impl Tail {
         let lane = entry.queued.take().unwrap_or(Lane::History);
         let before = entry.place.offset;
         let outcome = match &entry.form {
-            Form::Plain => read_plain(entry, &mut self.buffer, &self.options.hash, budget, on_line),
-            Form::Packed { .. } => read_packed(entry, &self.options.hash, budget, on_line),
+            Form::Plain => read_plain(entry, &mut self.buffer, &self.options, budget, on_line),
+            Form::Packed { .. } => read_packed(entry, &self.options, budget, on_line),
         };
         // One long line must not hold its memory for ever.
         if self.buffer.capacity() > 8 * CHUNK {
@@ -349,14 +361,16 @@ impl Tail {
         }
     }
 
-    /// Puts a file in the lane its age gives, unless it is too old.
-    fn enqueue(&mut self, handle: Handle, now_ms: i64) {
+    /// Puts a file in the lane its age gives, unless it is too old. One that was seen to grow is live, whatever the
+    /// clocks of its writer and of this machine say.
+    fn enqueue(&mut self, handle: Handle, now_ms: i64, grew: bool) {
         let Some(entry) = self.files.get_mut(&handle) else { return };
         let age = now_ms.saturating_sub(entry.stat.mtime_ms);
-        if age > self.options.max_age_ms {
+        if age > self.options.max_age_ms && !grew {
             return;
         }
-        let lane = if age < LIVE_MS && !entry.is_packed() { Lane::Live } else { Lane::History };
+        let live = (age < LIVE_MS || grew) && !entry.is_packed();
+        let lane = if live { Lane::Live } else { Lane::History };
         if entry.queued == Some(lane) || entry.queued == Some(Lane::Live) {
             return;
         }

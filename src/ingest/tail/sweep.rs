@@ -1,5 +1,6 @@
 //! Looking around: which files there are, which changed, which went. Nothing is opened here.
 
+use std::cmp::Reverse;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,8 +11,8 @@ use super::entry::{Entry, Form};
 use super::{Handle, RECENT, Tail};
 use crate::ingest::discover::{RootState, Visit, walk};
 use crate::ingest::read::Place;
-use crate::ingest::watch::Watch;
-use crate::ingest::{FileId, Stat};
+use crate::ingest::watch::{Polled, Watch};
+use crate::ingest::{FileId, Prints, Stat};
 
 /// Time between two looks at files that changed lately; where the kernel tells nothing, this is what finds growth.
 const RECENT_EVERY: Duration = Duration::from_secs(1);
@@ -36,7 +37,7 @@ const PACKED: &str = ".zst";
 struct Walk<'a> {
     accepts: fn(&OsStr) -> bool,
     watch: &'a mut Watch,
-    watched: bool,
+    polled: Option<Polled>,
     files: Vec<(PathBuf, Stat)>,
     unreadable: Vec<PathBuf>,
 }
@@ -49,7 +50,7 @@ impl Visit for Walk<'_> {
     }
 
     fn folder(&mut self, path: &Path, id: FileId) {
-        self.watched &= self.watch.folder(path, id);
+        self.polled = self.polled.or(self.watch.folder(path, id));
     }
 
     fn file(&mut self, path: PathBuf, stat: Stat) {
@@ -79,13 +80,19 @@ impl Tail {
                 if path == self.options.roots[root] || found.iter().any(|(p, _)| is_packed(p)) {
                     self.sweep_soon(Duration::ZERO);
                 }
-                for (path, stat) in found.into_iter().filter(|(p, _)| !is_packed(p)) {
+                let mut plain: Vec<_> = found.into_iter().filter(|(p, _)| !is_packed(p)).collect();
+                plain.sort_by_key(|(_, stat)| Reverse(stat.mtime_ms));
+                for (path, stat) in plain {
                     self.observe(path, stat, root, now_ms);
                 }
             }
             // Which of two twins counts is seen only when both are.
-            Ok(_) if accepted && is_packed(path) => self.sweep_soon(Duration::ZERO),
-            Ok(meta) if accepted => self.observe(path.to_owned(), Stat::of(&meta), root, now_ms),
+            Ok(meta) if accepted && meta.is_file() && is_packed(path) => self.sweep_soon(Duration::ZERO),
+            Ok(meta) if accepted && meta.is_file() => {
+                self.observe(path.to_owned(), Stat::of(&meta), root, now_ms)
+            }
+            // Something else has taken the place of a file.
+            Ok(_) if accepted && removed => self.sweep_soon(Duration::ZERO),
             Ok(_) => {}
             Err(_) if accepted || was_folder => self.sweep_soon(Duration::ZERO),
             Err(_) => {}
@@ -97,17 +104,17 @@ impl Tail {
         let mut walked = Walk {
             accepts: self.options.accepts,
             watch: &mut self.watch,
-            watched: true,
+            polled: None,
             files: Vec::new(),
             unreadable: Vec::new(),
         };
         let state = walk(from, &mut walked);
-        let Walk { watched, mut files, unreadable, .. } = walked;
-        self.roots[root].watched = watched && (self.roots[root].watched || from == self.options.roots[root]);
+        let Walk { polled, files, unreadable, .. } = walked;
+        let before = self.roots[root].polled.filter(|_| from != self.options.roots[root]);
+        self.roots[root].polled = before.or(polled);
         for path in unreadable {
             self.cannot_read(&path);
         }
-        files.sort_by_key(|(_, stat)| std::cmp::Reverse(stat.mtime_ms));
         (state, files)
     }
 
@@ -117,12 +124,11 @@ impl Tail {
         let known = self.by_id.get(&stat.id).copied().and_then(|h| Some((h, self.files.get_mut(&h)?)));
         if let Some((handle, entry)) = known {
             // Two paths to one file: the first one stays, as long as it is one.
-            if entry.path != path && entry.still_there() == Some(true) {
-                entry.sweep = self.sweeps;
-                return;
-            }
-            if !entry.is_packed() && *entry.name == *name {
-                let changed = entry.stat.size != stat.size || entry.stat.mtime_ms != stat.mtime_ms;
+            let other_path = entry.path != path && entry.still_there() == Some(true);
+            if !entry.is_packed() && (other_path || *entry.name == *name) {
+                let (path, root) = if other_path { (entry.path.clone(), entry.root) } else { (path, root) };
+                let grew = entry.stat.size != stat.size;
+                let changed = grew || entry.stat.mtime_ms != stat.mtime_ms;
                 let worth_reading = changed || entry.failed || entry.path != path;
                 entry.sweep = self.sweeps;
                 (entry.path, entry.root, entry.stat) = (path, root, stat);
@@ -131,14 +137,29 @@ impl Tail {
                     entry.changed = Some(Instant::now());
                 }
                 if worth_reading {
-                    self.enqueue(handle, now_ms);
+                    self.enqueue(handle, now_ms, grew);
                 }
                 return;
             }
-            // The inode serves another file by now.
-            self.by_id.remove(&stat.id);
-            entry.missing.get_or_insert_with(Instant::now);
-            self.sweep_soon(CONFIRM);
+            if other_path {
+                entry.sweep = self.sweeps;
+                return;
+            }
+            if !entry.is_packed() && entry.is_continued_at(&path, &self.options.hash) {
+                // The same file under the name of another stream: nothing was deleted.
+                if let Some(entry) = self.remove(handle) {
+                    if self.knows(&entry.name) {
+                        self.look.replaced.push(handle);
+                    } else {
+                        self.look.renamed.push((handle, entry.name.to_string()));
+                    }
+                }
+            } else {
+                // The inode serves another file by now.
+                self.by_id.remove(&stat.id);
+                entry.missing.get_or_insert_with(Instant::now);
+                self.sweep_soon(CONFIRM);
+            }
         }
         // Plain wins over compressed.
         let twins: Vec<_> = self.siblings(&name).filter(|h| self.files[h].is_packed()).collect();
@@ -163,15 +184,17 @@ impl Tail {
             stat,
             form,
             place: Place::default(),
-            head: 0,
+            prints: Prints::default(),
             queued: None,
             changed: recent.then(Instant::now),
             missing: None,
+            unfinished: false,
+            reached_end: false,
             failed: false,
             sweep: self.sweeps,
         };
         self.files.insert(handle, entry);
-        self.enqueue(handle, now_ms);
+        self.enqueue(handle, now_ms, false);
     }
 
     /// The stream a file belongs to.
@@ -206,10 +229,15 @@ impl Tail {
         let looked: Vec<_> = recent.map(|e| (e.path.clone(), e.root, fs::metadata(&e.path))).collect();
         for (path, root, meta) in looked {
             match meta {
+                Ok(meta) if !meta.is_file() => self.sweep_soon(Duration::ZERO),
                 Ok(meta) if !is_packed(&path) => self.observe(path, Stat::of(&meta), root, now_ms),
                 Ok(_) => {}
                 Err(_) => self.sweep_soon(Duration::ZERO),
             }
+        }
+        let settled = self.files.iter().filter(|(_, e)| e.unfinished && e.is_settled());
+        for handle in settled.map(|(handle, _)| *handle).collect::<Vec<_>>() {
+            self.enqueue(handle, now_ms, true);
         }
         self.next_recent = self.pause(began.elapsed(), RECENT_EVERY, RECENT_EVERY_POLLING);
     }
@@ -225,7 +253,8 @@ impl Tail {
     pub(super) fn sweep(&mut self, now_ms: i64) {
         let began = Instant::now();
         self.sweeps += 1;
-        let mut packed = Vec::new();
+        self.watch.revive();
+        let (mut plain, mut packed) = (Vec::new(), Vec::new());
         for root in 0..self.roots.len() {
             let path = self.options.roots[root].clone();
             let (state, files) = self.walk(root, &path);
@@ -234,12 +263,16 @@ impl Tail {
                 self.await_root(&path);
             }
             for (path, stat) in files {
-                if is_packed(&path) {
-                    packed.push((path, stat, root));
-                } else {
-                    self.observe(path, stat, root, now_ms);
-                }
+                let files = if is_packed(&path) { &mut packed } else { &mut plain };
+                files.push((path, stat, root));
             }
+        }
+        // The newest of all roots come first.
+        for files in [&mut plain, &mut packed] {
+            files.sort_by_key(|(_, stat, _): &(_, Stat, _)| Reverse(stat.mtime_ms));
+        }
+        for (path, stat, root) in plain {
+            self.observe(path, stat, root, now_ms);
         }
         self.miss(false);
         for (path, stat, root) in packed {
@@ -257,7 +290,21 @@ impl Tail {
         if self.sweeps == 1 {
             self.sweep_soon(SECOND_SWEEP);
         }
+        self.tell_polled();
         self.look.swept = true;
+    }
+
+    /// Tells which roots have to be polled, each once until it has recovered.
+    fn tell_polled(&mut self) {
+        for (i, root) in self.roots.iter_mut().enumerate() {
+            let polled = root.polled.filter(|_| root.state != RootState::Missing);
+            // Who asked for it knows.
+            if polled == Some(Polled::Asked) || polled.is_some() == root.told {
+                continue;
+            }
+            root.told = polled.is_some();
+            self.look.polled.push((i, polled));
+        }
     }
 
     /// A root that is not there: what lies above it will tell when it comes.
@@ -296,7 +343,7 @@ impl Tail {
                 self.by_id.remove(&old.id);
             }
             self.by_id.insert(stat.id, handle);
-            self.enqueue(handle, now_ms);
+            self.enqueue(handle, now_ms, false);
         }
     }
 

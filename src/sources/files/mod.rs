@@ -2,6 +2,7 @@
 //! What a record means is the decoder's business, what a file is `ingest`'s.
 
 mod feed;
+pub mod objects;
 mod owners;
 mod run;
 mod saved;
@@ -17,8 +18,8 @@ use tokio::task::JoinHandle;
 pub use self::owners::{Claim, OwnerId, Owners, Spent, Tokens};
 use super::{Context, Decode};
 use crate::event::{Event, Reducer, SourceId, Timestamp};
-use crate::ingest::Wake;
 use crate::ingest::locks::Probe;
+use crate::ingest::{Kernel, Wake};
 
 /// Bytes of a file's head that a source may look at before it decodes.
 pub const PEEK: usize = 64 << 10;
@@ -88,6 +89,8 @@ pub struct Surroundings {
     pub probe: Probe,
     /// Do without the kernel's word about changes.
     pub poll_only: bool,
+    /// What the kernel can tell about changes.
+    pub kernel: Kernel,
 }
 
 /// Starts a source; the task ends when `stop` of the context turns true or nobody takes its batches any more.

@@ -9,13 +9,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::feed::{Feed, MAX_INPUT};
+use super::objects::complete;
 use super::owners::Owners;
 use super::saved::Saved;
 use super::stream::{Shared, Stream};
 use super::{FileSource, Live, Surroundings, agent_folders};
 use crate::event::reduce::stable_hash;
 use crate::event::{Fact, Name, Reducer, SessionId, SourceHealth, SourceId, Timestamp};
-use crate::ingest::{Handle, Options, Outcome, RootState, Tail, Wake};
+use crate::ingest::{Handle, Options, Outcome, Polled, RootState, Tail, Wake};
 use crate::sources::{Context, Record};
 
 /// Time between two questions about locks.
@@ -133,7 +134,9 @@ impl Run {
             stream: def.stream,
             max_age_ms: i64::try_from(context.max_age.as_millis()).unwrap_or(i64::MAX),
             hash: Arc::new(move |bytes| hashing.hash(bytes)),
+            complete,
             poll_only: surroundings.poll_only,
+            kernel: surroundings.kernel.clone(),
         };
         Self {
             shared: Shared {
@@ -173,8 +176,15 @@ impl Run {
             for handle in look.replaced {
                 self.streams.remove(&handle);
             }
+            for (handle, name) in look.renamed {
+                self.streams.remove(&handle);
+                self.feed.cursor(self.shared.key(&name), None);
+            }
             for (handle, name) in look.deleted {
                 self.deleted(handle, &name);
+            }
+            for (root, why) in look.polled {
+                self.say_polled(root, why);
             }
             if look.swept {
                 self.swept();
@@ -225,8 +235,8 @@ impl Run {
         let mut records = 0;
         let mut at = tail.get(handle).map_or(0, |file| file.position.offset);
         let outcome = tail.read(handle, MAX_INPUT, &mut |line| {
-            records += 1;
-            stream.take(shared, &Record { bytes: line.bytes, observed }, line.end, &mut feed.events);
+            let record = Record { bytes: line.bytes, observed };
+            records += stream.take(shared, &record, line.end, &mut feed.events);
             feed.read(line.end.saturating_sub(at));
             at = line.end;
             if feed.is_full() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -461,6 +471,18 @@ impl Run {
                 let value = stream.cursor(tail, *handle, root_keys);
                 feed.cursor(stream.key, Some(value));
             }
+        }
+    }
+
+    /// Once for each root, and again when it had recovered.
+    fn say_polled(&self, root: usize, why: Option<Polled>) {
+        let source = self.shared.source.as_str();
+        let home = self.homes.iter().find(|home| home.roots.contains(&root));
+        let endpoint = home.map_or("", |home| home.endpoint.as_str());
+        let folder = self.shared.def.roots[root % self.shared.def.roots.len()];
+        match why.map(Polled::as_str) {
+            Some(why) => tracing::warn!(source, endpoint, folder, why, "folder is polled instead of watched"),
+            None => tracing::info!(source, endpoint, folder, "folder is watched again"),
         }
     }
 

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use super::objects::{Piece, pieces};
 use super::owners::Owners;
 use super::saved::Saved;
 use super::{FileSource, Opening, PEEK};
 use crate::clock::Clock;
 use crate::event::{Counting, Event, Fact, Reducer, SessionId, SourceId, Timestamp};
 use crate::ingest::{Handle, Tail};
-use crate::sources::{Decode, Record};
+use crate::sources::{Decode, DecodeError, Record};
 use crate::telemetry::Telemetry;
 
 /// A followed file and its decoder.
@@ -101,20 +102,27 @@ impl Stream {
         self.warned = false;
     }
 
-    /// Takes a record that ends at `end`: counted, decoded, and complained about once.
-    pub(super) fn take(&mut self, shared: &Shared, record: &Record<'_>, end: u64, out: &mut Vec<Event>) {
+    /// Takes a line that ends at `end`: its record is counted, decoded, and complained about once. Returns how many
+    /// records it held: a line that cannot be read as one may be several.
+    pub(super) fn take(
+        &mut self,
+        shared: &Shared,
+        record: &Record<'_>,
+        end: u64,
+        out: &mut Vec<Event>,
+    ) -> u64 {
         let before = out.len();
-        self.decode(shared, record, out);
-        if self.saved.generation == 0 {
-            return;
-        }
-        for event in &mut out[before..] {
-            let generation = self.saved.generation;
-            event.id = event.id.map(|id| shared.reducer.hash_all(&[&id.to_le_bytes(), &[generation]]));
-            if end <= self.saved.counted_until {
-                event.counting = Counting::Never;
+        let records = self.decode(shared, record, out);
+        if self.saved.generation > 0 {
+            for event in &mut out[before..] {
+                let generation = self.saved.generation;
+                event.id = event.id.map(|id| shared.reducer.hash_all(&[&id.to_le_bytes(), &[generation]]));
+                if end <= self.saved.counted_until {
+                    event.counting = Counting::Never;
+                }
             }
         }
+        records
     }
 
     /// From the head again, as another generation: part of what was read is another session's.
@@ -125,10 +133,40 @@ impl Stream {
         self.begin(shared, tail, handle);
     }
 
-    fn decode(&mut self, shared: &Shared, record: &Record<'_>, out: &mut Vec<Event>) {
-        let Some(decoder) = &mut self.decoder else { return };
+    fn decode(&mut self, shared: &Shared, record: &Record<'_>, out: &mut Vec<Event>) -> u64 {
+        let Some(decoder) = &mut self.decoder else { return 0 };
         self.saved.lines += 1;
-        let Err(error) = decoder.decode(record, out) else { return };
+        let before = out.len();
+        match decoder.decode(record, out) {
+            Ok(()) => 1,
+            Err(DecodeError::Json) if out.len() == before => self.take_pieces(shared, record, out),
+            Err(error) => {
+                self.complain(shared, error);
+                1
+            }
+        }
+    }
+
+    /// Takes the objects of a line that is not one.
+    fn take_pieces(&mut self, shared: &Shared, line: &Record<'_>, out: &mut Vec<Event>) -> u64 {
+        let mut records = 0;
+        pieces(line.bytes, &mut |piece| {
+            records += 1;
+            let decoded = match (piece, &mut self.decoder) {
+                // The line as it was would only fail again.
+                (Piece::Object(bytes), Some(decoder)) if *bytes != *line.bytes => {
+                    decoder.decode(&Record { bytes: &bytes, observed: line.observed }, out)
+                }
+                _ => Err(DecodeError::Json),
+            };
+            if let Err(error) = decoded {
+                self.complain(shared, error);
+            }
+        });
+        records
+    }
+
+    fn complain(&mut self, shared: &Shared, error: DecodeError) {
         shared.count_error(error.as_str(), 1);
         let (source, reason, line) = (shared.source.as_str(), error.as_str(), self.saved.lines);
         if std::mem::replace(&mut self.warned, true) {
