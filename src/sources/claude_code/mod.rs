@@ -3,4 +3,4 @@
 
 mod registry;
 
-pub use self::registry::Registry;
+pub use self::registry::{Existence, Probe, Registry};
