@@ -81,6 +81,43 @@ fn a_number_that_was_given_to_another_process_is_no_sign_of_life() {
 }
 
 #[test]
+fn a_start_time_of_another_kind_proves_no_death() {
+    let text = content(7, "a", "busy", T);
+    let own = format!(r#""procStart":"{}""#, start_of(7));
+    // Milliseconds since the epoch, nanoseconds since boot, no number at all.
+    for other in [T.to_string(), "1500070000000".to_owned(), "Sun Nov 29 15:26:40".to_owned()] {
+        let mut stand = Stand::new();
+        stand.live(7, start_of(7));
+        stand.write(7, &text.replace(&own, &format!(r#""procStart":"{other}""#)));
+        stand.look_at(T);
+        stand.next();
+        assert_eq!(stand.writers("a"), [], "{other}");
+        // That there is no process of this number is a proof whatever its start.
+        stand.kill(7);
+        stand.next();
+        assert_eq!(stand.writers("a"), [Writer::Gone], "{other}");
+    }
+}
+
+#[test]
+fn a_start_time_that_is_left_out_makes_no_other_process() {
+    let bare = |at| content(7, "a", "idle", at).replace(&format!(r#""procStart":"{}","#, start_of(7)), "");
+    let mut stand = Stand::new();
+    stand.live(7, start_of(7));
+    stand.write(7, &bare(T));
+    stand.look_at(T);
+    assert_eq!(stand.writers("a"), [], "its number may be another's");
+    stand.status(7, "a", "busy");
+    stand.next();
+    stand.write(7, &bare(T + 1500));
+    stand.next();
+    assert_eq!(stand.writers("a"), [Writer::Alive]);
+    stand.kill(7);
+    stand.next();
+    assert_eq!(stand.writers("a"), [Writer::Alive, Writer::Gone]);
+}
+
+#[test]
 fn hidden_and_foreign_processes_live() {
     // As with `hidepid`, or another user's: /proc shows nothing, kill says EPERM.
     let mut stand = Stand::new();
@@ -168,15 +205,12 @@ fn a_start_of_the_machine_ends_everything_before_it() {
     stand.boot("00000000-1111-2222-3333-444444444444");
     stand.restart();
     let day = 24 * 3_600_000;
-    let look = |stand: &mut Stand, booted: i64, at: i64| {
-        // Seconds since boot are counted from the machine's new start.
-        stand.look_at(at);
-        let up = (at - booted) as f64 / 1000.0;
-        fs::write(stand.proc.path().join("uptime"), format!("{up:.2} 0.00\n")).unwrap();
-    };
     // Seen alive before, so that it was this machine's: dead whatever its boot is called now.
-    look(&mut stand, T + day - 60_000, T + day);
+    stand.booted = T + day - 60_000;
+    stand.look_at(T + day);
     assert_eq!(stand.writers("a"), [Writer::Alive, Writer::Gone]);
+    let (_, at) = stand.facts("a").writer.unwrap();
+    assert_eq!(at, ms(stand.booted), "it died when the machine did, at the latest");
     assert_eq!(stand.state("a"), "failed/process_gone");
 
     // Never seen: the entry says another boot, and nothing was written there since this one.

@@ -27,6 +27,8 @@ pub(crate) struct Stand {
     pub(crate) agent: TempDir,
     pub(crate) proc: TempDir,
     pub(crate) exists: fn(i32) -> Existence,
+    /// When the machine was started.
+    pub(crate) booted: i64,
     registry: Option<Registry>,
     kept: Option<Vec<u8>>,
     sessions: BTreeMap<SessionId, Session>,
@@ -70,6 +72,7 @@ impl Stand {
             agent: tempfile::tempdir().unwrap(),
             proc: tempfile::tempdir().unwrap(),
             exists: |_| Existence::Absent,
+            booted: BOOT_MS,
             registry: None,
             kept: None,
             sessions: BTreeMap::new(),
@@ -142,7 +145,7 @@ impl Stand {
     /// Looks at a moment.
     pub(crate) fn look_at(&mut self, at: i64) -> Vec<Event> {
         self.now = ms(at);
-        let uptime = (at - BOOT_MS) as f64 / 1000.0;
+        let uptime = (at - self.booted) as f64 / 1000.0;
         fs::write(self.proc.path().join("uptime"), format!("{uptime:.2} 0.00\n")).unwrap();
         self.look()
     }

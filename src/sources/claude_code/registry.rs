@@ -65,6 +65,7 @@ struct Kept {
 struct Known {
     session: SessionId,
     start: Option<u64>,
+    started: Option<Timestamp>,
     status: Status,
     status_at: Option<Timestamp>,
     /// When its file was last rewritten.
@@ -165,11 +166,15 @@ impl Registry {
         let Some(known) = self.kept.entries.get_mut(&pid) else {
             return self.first_sight(pid, entry, None, now, out);
         };
-        if known.start != entry.start {
+        if known.start.is_some() && entry.start.is_some() && known.start != entry.start {
             // The number belongs to another process now, so the one before is dead.
             self.gone(pid, now, out);
             self.kept.entries.remove(&pid);
             return self.first_sight(pid, entry, None, now, out);
+        }
+        // Not while it asks: the start is part of the name of what it asks.
+        if known.start.is_none() && known.asks_since.is_none() {
+            known.start = entry.start;
         }
         known.domain.clone_from(&entry.domain);
         known.written = entry.written;
@@ -180,6 +185,8 @@ impl Registry {
         } else if (known.status, known.status_at) != (entry.status, entry.status_at) {
             let before = std::mem::replace(&mut known.status, entry.status);
             known.status_at = entry.status_at;
+            // Whoever writes lives.
+            known.over = false;
             let at = entry.status_at.unwrap_or(now);
             self.answered(pid, at, out);
             self.ask(pid, Some(before), at, out);
@@ -312,6 +319,7 @@ impl Known {
         Self {
             session: entry.session.clone(),
             start: entry.start,
+            started: entry.started,
             status: entry.status,
             status_at: entry.status_at,
             written: entry.written,
@@ -329,6 +337,7 @@ impl Known {
         Claim {
             pid,
             start: self.start,
+            started: self.started,
             domain: self.domain.as_deref(),
             seen_alive: self.seen_alive,
             last_word: self.written,

@@ -12,6 +12,10 @@ use crate::event::Timestamp;
 
 /// Name of the first process id namespace of a machine, whose number is fixed in the kernel (`PROC_PID_INIT_INO`).
 const INITIAL_NAMESPACE: &str = "pid:[4026531836]";
+/// Length of a tick of `/proc/<pid>/stat`: `USER_HZ` is 100 on every Linux.
+const TICK_MS: u64 = 10;
+/// A process says of itself that it started at most this long after the kernel does.
+const START_SLACK_MS: u64 = 5 * 60_000;
 /// Clocks of a booting machine are set a little late; an entry has to be this much older than the boot.
 const BOOT_SLACK_MS: i64 = 60_000;
 
@@ -41,6 +45,8 @@ pub(super) struct Claim<'a> {
     pub(super) pid: i32,
     /// Start in clock ticks since boot.
     pub(super) start: Option<u64>,
+    /// The same by the agent's own clock.
+    pub(super) started: Option<Timestamp>,
     /// `linux:<boot id>:pid:[<number>]`
     pub(super) domain: Option<&'a str>,
     /// It was seen alive with this start time, so its namespace is ours.
@@ -94,7 +100,7 @@ impl Probe {
     /// Asks about one entry's process.
     pub(super) fn check(&self, claim: &Claim<'_>, now: Timestamp) -> Liveness {
         let domain = self.domain(claim.domain);
-        match self.find(claim) {
+        match self.find(claim, now) {
             // The same number with the same start time in another namespace does not happen; on another machine or
             // after a boot it may.
             Found::Same if domain != Domain::Foreign || claim.seen_alive => Liveness::Alive { matched: true },
@@ -116,12 +122,15 @@ impl Probe {
         Some(now.plus(up.saturating_neg()))
     }
 
-    fn find(&self, claim: &Claim<'_>) -> Found {
+    fn find(&self, claim: &Claim<'_>, now: Timestamp) -> Found {
         let stat = fs::read(self.proc.join(claim.pid.to_string()).join("stat"));
         match (stat.ok().as_deref().and_then(parse_stat), claim.start) {
             (Some((b'Z' | b'X' | b'x', _)), _) => Found::Other,
             (Some((_, start)), Some(claimed)) if start == claimed => Found::Same,
-            (Some(_), Some(_)) => Found::Other,
+            (Some(_), Some(claimed)) if claim.seen_alive || self.means_ticks(claimed, claim, now) => {
+                Found::Other
+            }
+            (Some(_), Some(_)) => Found::CannotTell,
             (Some(_), None) => Found::CannotTell,
             (None, _) => match (self.exists)(claim.pid) {
                 Existence::There => Found::Hidden,
@@ -129,6 +138,14 @@ impl Probe {
                 Existence::CannotTell => Found::CannotTell,
             },
         }
+    }
+
+    /// Whether a start time that fits no process is one as we understand it. Should an agent write another number there
+    /// some day, all its sessions would seem dead.
+    fn means_ticks(&self, start: u64, claim: &Claim<'_>, now: Timestamp) -> bool {
+        let (Some(started), Some(boot)) = (claim.started, self.boot(now)) else { return true };
+        let after_boot = started.since(boot);
+        after_boot < 0 || start.saturating_mul(TICK_MS).abs_diff(after_boot.unsigned_abs()) <= START_SLACK_MS
     }
 
     fn domain(&self, claimed: Option<&str>) -> Domain {
