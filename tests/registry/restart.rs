@@ -64,8 +64,9 @@ fn an_end_that_is_still_to_be_read_is_waited_for() {
     stand.restart();
     stand.kill(7);
     stand.remove(7);
+    stand.look_at(T + 60_000);
     stand.next();
-    stand.next();
+    assert_eq!(stand.writers("a"), [Writer::Alive], "not yet");
     // The transcript says how the turn ended; it is read seconds after the first look.
     stand.turn("a", T + 3000, false);
     stand.restart();

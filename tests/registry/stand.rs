@@ -32,6 +32,8 @@ pub(crate) struct Stand {
     registry: Option<Registry>,
     kept: Option<Vec<u8>>,
     sessions: BTreeMap<SessionId, Session>,
+    /// The turn that was begun last.
+    request: Option<Id>,
     ids: std::collections::HashSet<u64>,
     /// Everything that was said, each once.
     pub(crate) events: Vec<Event>,
@@ -76,6 +78,7 @@ impl Stand {
             registry: None,
             kept: None,
             sessions: BTreeMap::new(),
+            request: None,
             ids: std::collections::HashSet::new(),
             events: Vec::new(),
             now: ms(T),
@@ -192,8 +195,9 @@ impl Stand {
         let mut event = Event::new(&source(), &SessionId::from(session), ms(at), fact);
         event.time = Some(ms(at));
         if begins {
-            event.request = Some(Id::from(format!("turn-{at}").as_str()));
+            self.request = Some(Id::from(format!("turn-{at}").as_str()));
         }
+        event.request.clone_from(&self.request);
         self.take(vec![event]);
     }
 

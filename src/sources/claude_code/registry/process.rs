@@ -178,7 +178,12 @@ impl Probe {
 /// `kill(pid, 0)`: delivers nothing. Unlike `/proc` it is not subject to `hidepid`.
 fn exists(pid: i32) -> Existence {
     let Some(pid) = (pid > 0).then(|| Pid::from_raw(pid)).flatten() else { return Existence::CannotTell };
-    match test_kill_process(pid) {
+    meaning(test_kill_process(pid))
+}
+
+/// A sandbox or another user's process answers `EPERM`: it is there all the same.
+fn meaning(answer: Result<(), Errno>) -> Existence {
+    match answer {
         Ok(()) | Err(Errno::PERM) => Existence::There,
         Err(Errno::SRCH) => Existence::Absent,
         Err(_) => Existence::CannotTell,
@@ -201,4 +206,31 @@ fn is_uuid(text: &str) -> bool {
 /// Whether a file is there at all, opened by nobody.
 pub(super) fn is_there(path: &Path) -> bool {
     !matches!(fs::symlink_metadata(path), Err(e) if e.kind() == io::ErrorKind::NotFound)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_one_answer_means_that_there_is_none() {
+        assert_eq!(meaning(Ok(())), Existence::There);
+        assert_eq!(meaning(Err(Errno::PERM)), Existence::There);
+        assert_eq!(meaning(Err(Errno::SRCH)), Existence::Absent);
+        assert_eq!(meaning(Err(Errno::INVAL)), Existence::CannotTell);
+        assert_eq!(meaning(Err(Errno::NOSYS)), Existence::CannotTell);
+    }
+
+    #[test]
+    fn the_name_of_a_process_may_hold_anything() {
+        let zeros = "0 ".repeat(18);
+        let line = |name: &str| format!("7 ({name}) S {zeros}4711 0 0\n").into_bytes();
+        for name in ["claude", "a b", ")", ") Z 1 (", "", "\u{ffff}"] {
+            assert_eq!(parse_stat(&line(name)), Some((b'S', 4711)), "{name}");
+        }
+        let cut = &line("claude")[..30];
+        for damaged in [&b""[..], b"7 (claude", b"7 (claude)", b"7 (claude) S", cut, b"\xff)\xff 1"] {
+            assert_eq!(parse_stat(damaged), None);
+        }
+    }
 }
