@@ -44,7 +44,7 @@ const GUESTS: &[(&str, &[&str])] = &[
     ("prometheus", &["telemetry", "views"]),
     ("axum", &["views", "sources/push", "app"]),
     ("notify", &["ingest"]),
-    ("rustix", &["ingest"]),
+    ("rustix", &["ingest", "sources/claude_code/registry"]),
     ("tokio", &["store", "ingest", "sources", "views", "app"]),
 ];
 /// Code lines a file may have before its tests.

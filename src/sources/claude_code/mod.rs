@@ -30,7 +30,7 @@ use crate::event::{
     ActivityClass, Capabilities, Capability, Event, Fact, Id, Name, Reducer, SessionId, SourceId, Timestamp,
 };
 
-pub use self::registry::Registry;
+pub use self::registry::{Existence, Probe, Registry};
 use self::state::State;
 use self::wire::{Line, flag, from_line, moment, text, word};
 
@@ -55,13 +55,13 @@ pub const DEF: SourceDef = SourceDef {
 pub const FILES: FileSource = FileSource {
     name: "claude_code",
     folder: ".claude",
-    roots: &["projects"],
+    roots: &["projects", "sessions"],
     accepts: |name| name.to_str().is_some_and(|name| name.ends_with(".jsonl")),
     stream: stream_of,
     stream_id: |name| Some(stem(name)?.to_owned()),
     lock_dir: None,
     peeks: true,
-    live: None,
+    live: Some(Registry::begin),
     new: |opening| Box::new(Claude::new(opening)),
     restore: |opening, checkpoint| Some(Box::new(Claude::restore(opening, checkpoint)?)),
 };
