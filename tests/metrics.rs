@@ -438,6 +438,41 @@ fn what_cannot_be_seen_is_absent() {
 }
 
 #[test]
+fn signals_take_sight_of_calls_and_of_progress() {
+    let mut world = World::default();
+    world.sees("codex", all_seen());
+    world.sees("tail", all_seen().without(Capability::Progress));
+    for source in ["codex", "tail"] {
+        let mut story = world.story(source, source, None).turn("t").then(0.0, turn());
+        for i in 0..4 {
+            let id = format!("c{i}");
+            let ended = call_ended(&id, CallOutcome::Error, None);
+            story = story.then(f64::from(i), reads(&id)).then(f64::from(i), ended);
+        }
+    }
+    let options = Options { mode: SeriesMode::All, ..Options::default() };
+    let families = scrape(&world.snapshot(), at(5.0), options);
+    let own = |name: &str, session: &str| {
+        value(&families, &format!("agent_session_{name}"), &[("session", session)])
+    };
+    for (name, wanted) in [
+        ("calls_since_progress", Some(4.0)),
+        ("window_calls", Some(4.0)),
+        ("no_new_ratio", Some(0.75)),
+        ("error_streak", Some(4.0)),
+        ("repeated_call_max", Some(3.0)),
+        ("read_coverage_ratio", None),
+        ("repeat_ratio", Some(0.75)),
+        ("top_target_calls", Some(4.0)),
+        ("call_streak", Some(4.0)),
+        ("cycle_repeats", Some(4.0)),
+        ("low_value_events", Some(4.0)),
+    ] {
+        assert_eq!((own(name, "codex"), own(name, "tail")), (wanted, None), "{name}");
+    }
+}
+
+#[test]
 fn a_certain_action_counts_even_where_the_source_promises_none() {
     let mut world = World::default();
     world.sees("codex", Capabilities::default());

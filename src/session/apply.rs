@@ -615,6 +615,7 @@ impl Facts {
         }
         if trigger == Trigger::Person {
             later(&mut self.last_prompt, t);
+            // One who speaks to a sub-agent starts its calls anew, but not its root's.
             self.log.clear_until(t);
         }
     }

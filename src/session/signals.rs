@@ -1,8 +1,8 @@
 //! The loop signals: what the calls since the last landing or person's prompt look like, without any threshold. They
 //! are about a root with its sub-agents: the calls of all of them, by start.
 //!
-//! *S* are the calls since then, *N* the last sixty of them. [`log`] keeps S per session, [`walk`] goes through it,
-//! [`lines`] remembers which lines of a file were read. A call inside another (a script that runs commands) stands in
+//! *S* are the calls since then, *N* the last sixty of them. [`log`] keeps S per session, [`mod@walk`] goes through it,
+//! `lines` remembers which lines of a file were read. A call inside another (a script that runs commands) stands in
 //! S; the script it belongs to does not, so that nothing is counted twice. Whoever runs no script sees no difference.
 //!
 //! A call brings *something new* if

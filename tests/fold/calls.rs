@@ -193,8 +193,9 @@ impl Numbers {
         let mut last: HashMap<String, (i64, Option<&str>)> = HashMap::new();
         let mut nothing: HashMap<String, u32> = HashMap::new();
         let mut errors: (String, &str, u32) = (String::new(), "", 0);
-        // Key, target, whether it is new, lines read of a file of this length.
-        let mut all: Vec<(String, String, bool, Option<(&str, u32, u32)>)> = Vec::new();
+        // Key, target, whether it is new; file, lines read of it and its length.
+        type Judged<'a> = (String, String, bool, Option<(&'a str, u32, u32)>);
+        let mut all: Vec<Judged<'_>> = Vec::new();
         for row in since {
             let (key, over) = (row.key(), over(&row));
             let failed = over && row.failed();
@@ -295,9 +296,9 @@ pub(super) struct Telling {
 /// What happens at a moment.
 pub(super) struct Happening {
     pub(super) ms: i64,
-    session: String,
+    pub(super) session: String,
     parent: Option<String>,
-    fact: Fact,
+    pub(super) fact: Fact,
 }
 
 impl Telling {

@@ -7,9 +7,10 @@ use agent_session_exporter::event::{
     ActionKind, BlockReason, CallEnd, CallOutcome, CallStart, Capability, Fact, Id, ProgressKind, ReadRange,
     Timestamp, ToolClass,
 };
+use agent_session_exporter::session::explain::facts_used;
 use agent_session_exporter::session::{Facts, Reason, Session, Signals, State};
 
-use super::calls::{Around, Numbers, Row, Telling};
+use super::calls::{Around, Happening, Numbers, Row, Telling};
 use super::made::*;
 
 fn open() -> Story {
@@ -63,6 +64,10 @@ fn a_repeated_call_spins_and_since_when_does_not_move() {
     let mut story = same(story, 32, 1);
     let derived = story.derived(ROOT, 45);
     assert_eq!((derived.state, derived.reason, derived.rule), (State::Stalled, Reason::Spinning, 6));
+    let used = story.ask(ROOT, 45, |_, view| facts_used(view, &derived));
+    let fact =
+        |name: &str| used.iter().find(|(n, _)| *n == name).and_then(|(_, value)| value.clone()).unwrap();
+    assert_eq!((fact("windowCalls"), fact("noNewRatio")), ("33".to_owned(), "0.606".to_owned()));
     // The 33rd call brought it to 20 of 33.
     for n in 33..700 {
         story = same(story, n, 1);
@@ -283,6 +288,33 @@ fn a_landing_anywhere_in_the_tree_clears_what_is_older() {
 }
 
 #[test]
+fn sessions_of_a_tree_that_both_forgot_calls_still_add_up() {
+    let mut story = same(open(), 0, 400).kid("kid", 9, turn("k"));
+    for i in 0..400 {
+        let id = format!("k{i}");
+        story = story.kid("kid", 10 + i, begins(keyed(&id, ToolClass::Shell, 1))).kid(
+            "kid",
+            10 + i,
+            exit(&id, 0),
+        );
+    }
+    let seen = signals(&story);
+    assert_eq!((seen.calls_since_progress, seen.window_calls, seen.nothing_new), (800, 60, 60));
+    // Each of the two thinks its first one was new.
+    assert_eq!(seen.repeated_call_max, 798);
+    let derived = story.derived(ROOT, 420);
+    assert_eq!((derived.state, derived.reason), (State::Stalled, Reason::Spinning));
+    assert!((at(10)..=at(40)).contains(&derived.since), "{derived:?}");
+    // A landing among what was forgotten of one leaves what is kept of both.
+    let landed = story.kid("kid", 411, call("e", ToolClass::Edit)).kid(
+        "kid",
+        390,
+        progress(ProgressKind::CommitCreated),
+    );
+    assert_eq!(signals(&landed).calls_since_progress, 39, "seconds 391 to 409, twice, and the edit");
+}
+
+#[test]
 fn untimed_calls_count_until_something_lands() {
     let story = (0..25).fold(open(), |story, i| {
         let id = format!("u{i}");
@@ -299,7 +331,7 @@ fn what_is_kept_of_a_session_is_bounded() {
     let mut most = 0;
     for n in 0..100_000_u64 {
         let id = format!("c{n}");
-        let time = Some(Timestamp::from_millis(T0 + 60_000 + n as i64 * 500));
+        let time = Timestamp::from_millis(T0 + 60_000 + n as i64 * 500);
         // Files, keys and stretches without end.
         let (start, lines) = (n as u32 * 10 % 4_000_000 + 1, n as u32 % 7 + 1);
         let read = Some(ReadRange { start, end: start + lines, total: Some(u32::MAX) });
@@ -307,7 +339,7 @@ fn what_is_kept_of_a_session_is_bounded() {
         let over =
             CallEnd { error: n.is_multiple_of(3).then_some(n << 40), output: Some(n << 40), ..call_end(&id) };
         let apply = |session: &mut Session, part: u64, fact: Fact| {
-            let event = event(ROOT, n * 2 + part, time, fact.into(), time.unwrap());
+            let event = event(ROOT, n * 2 + part, Some(time), fact.into(), time);
             session.apply(event, Timestamp::from_millis(0));
         };
         apply(&mut session, 0, begins(begun));
@@ -358,12 +390,39 @@ fn row(seed: &Seed, at: &mut i64) -> Row {
     }
 }
 
-fn compare(seeds: &[Seed], prompts: &[usize], digests: bool, every: usize) -> Result<(), TestCaseError> {
+/// A story made of seeds, and what is known around it.
+fn told(seeds: &[Seed], prompts: &[usize], digests: bool) -> (Vec<Row>, Around) {
     let mut at = T0 + 10_000;
     let rows: Vec<Row> = seeds.iter().map(|seed| row(seed, &mut at)).collect();
     let prompts = prompts.iter().filter_map(|i| rows.get(*i)).map(|r| r.ts_ms + 7).collect();
     let file_lines = [("f1.rs".to_owned(), 300), ("f2.rs".to_owned(), 40)].into();
-    let around = Around { root: ROOT.to_owned(), file_lines, digests, prompts };
+    (rows, Around { root: ROOT.to_owned(), file_lines, digests, prompts })
+}
+
+/// Whatever is read late, and whichever session is read first: the same signals.
+fn reordered(seeds: &[Seed], prompts: &[usize]) -> Result<(), TestCaseError> {
+    let (rows, around) = told(seeds, prompts, true);
+    let order = |rank: fn(&Happening) -> u8| {
+        let mut telling = Telling::new();
+        telling.story.sessions = open().sessions;
+        let mut events: Vec<_> = (1_000..).zip(telling.events(&rows, &around, false)).collect();
+        let last = events.iter().map(|(_, e)| e.ms).max().unwrap_or(0);
+        events.sort_by_key(|(_, e)| rank(e));
+        for (id, event) in &events {
+            telling.tell(*id, event);
+        }
+        (telling.numbers(ROOT), last)
+    };
+    let (numbers, last) = order(|_| 0);
+    prop_assert_eq!(&numbers, &Numbers::judged(&rows, &around, last));
+    prop_assert_eq!(&order(|e| u8::from(e.session == ROOT)).0, &numbers, "sub-agents first");
+    prop_assert_eq!(&order(|e| u8::from(e.session != ROOT)).0, &numbers, "the root first");
+    prop_assert_eq!(&order(|e| u8::from(matches!(e.fact, Fact::ToolEnded(_)))).0, &numbers, "ends last");
+    Ok(())
+}
+
+fn compare(seeds: &[Seed], prompts: &[usize], digests: bool, every: usize) -> Result<(), TestCaseError> {
+    let (rows, around) = told(seeds, prompts, digests);
     let mut telling = Telling::new();
     // The root is known before its sub-agents do anything.
     telling.story.sessions = open().sessions;
@@ -406,6 +465,14 @@ proptest! {
         digests in any::<bool>(),
     ) {
         compare(&seeds, &prompts, digests, 1)?;
+    }
+
+    #[test]
+    fn late_ends_and_the_order_of_sessions_change_nothing(
+        seeds in vec(seed(true, 20_000, 4_000), 1..120),
+        prompts in vec(0..120_usize, 0..2),
+    ) {
+        reordered(&seeds, &prompts)?;
     }
 }
 

@@ -47,7 +47,7 @@ impl Facts {
     }
 
     /// A call inside another begins: from now on it stands for the script it belongs to, the last one that began
-    /// before it and has not ended.
+    /// before it and has not ended. One that returned while its commands go on counts beside them.
     fn stand_for_script(&mut self, t: Option<Timestamp>) {
         use ToolClass::{Edit, Plan, Read, Search, User};
         let runs_others =

@@ -145,7 +145,8 @@ impl Walk {
         self.shares.resize(percent + 1, start);
     }
 
-    /// What another session's calls were before these.
+    /// What another session's calls were before these. How the older calls of two sessions alternated is no longer
+    /// known: what depends on it follows the first one's, until the calls that are kept fill the window.
     pub(super) fn join(&mut self, other: &Self) {
         if self.calls == 0 {
             self.clone_from(other);
@@ -168,7 +169,6 @@ impl Walk {
         self.starts.extend_from_slice(&other.starts);
         self.starts.sort_unstable();
         self.starts.truncate(MAX_MARKS);
-        // Of two windows at once neither is the tree's; the calls that follow fill one.
         self.repeats.clear();
         self.repeats.resize((self.repeated_max as usize).min(MAX_MARKS), self.first.unwrap_or_default());
     }

@@ -1,7 +1,7 @@
 //! The only place that knows metric names. A [`Family`] is one record: name, help, type, labels, stability, and a
 //! pure function from what is known to samples. The exposition, METRICS.md, tests and later OTLP walk [`all`].
 //!
-//! [`session`], with [`signals`], and [`aggregate`] hold the tables. Metrics about the exporter itself live in the registry of
+//! [`session`], with `signals`, and [`aggregate`] hold the tables. Metrics about the exporter itself live in the registry of
 //! [`crate::telemetry`]; here they are only listed. How a sample looks on the wire is none of this room's business.
 
 pub mod aggregate;
