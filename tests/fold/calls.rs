@@ -22,6 +22,7 @@ pub(super) struct Row {
     pub(super) ts_ms: i64,
     pub(super) end_ms: Option<i64>,
     pub(super) tool: String,
+    pub(super) target: Option<String>,
     pub(super) args: Option<Map<String, Value>>,
     pub(super) exit_code: Option<i32>,
     pub(super) diff_lines: Option<u32>,
@@ -99,8 +100,9 @@ impl Row {
 
     fn target(&self) -> String {
         let path = self.text("filePath").or(self.text("path")).unwrap_or_default();
-        let what =
-            self.command().unwrap_or_else(|| format!("{path}{}", self.text("pattern").unwrap_or_default()));
+        let aimed = format!("{path}{}", self.text("pattern").unwrap_or_default());
+        let named = || self.target.clone().unwrap_or_default();
+        let what = self.command().unwrap_or_else(|| if aimed.is_empty() { named() } else { aimed });
         format!("{} {what}", self.class().as_str())
     }
 

@@ -382,6 +382,7 @@ fn row(seed: &Seed, at: &mut i64) -> Row {
         ts_ms: *at,
         end_ms: (!b.is_multiple_of(17)).then_some(*at + lasts),
         tool: tool.to_owned(),
+        target: None,
         args,
         exit_code: (tool == "bash").then_some(i32::from(a % 4 == 1)),
         diff_lines: edit.then_some(u32::from(a.is_multiple_of(16))),
