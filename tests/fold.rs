@@ -4,6 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop where its own story is wrong")]
 
 mod fold {
+    mod calls;
+    mod labelled;
+    mod loops;
     mod made;
     mod order;
     mod precedence;

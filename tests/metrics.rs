@@ -117,6 +117,13 @@ fn call(id: &str, class: ToolClass) -> Fact {
     })
 }
 
+/// A read of a part of a file.
+fn reads(id: &str) -> Fact {
+    let Fact::ToolStarted(start) = call(id, ToolClass::Read) else { unreachable!() };
+    let read = Some(ReadRange { start: 1, end: 100, total: Some(400) });
+    Fact::ToolStarted(CallStart { target: Some(1 << 40), read, ..start })
+}
+
 fn call_ended(id: &str, outcome: CallOutcome, diff_lines: Option<u32>) -> Fact {
     let call = Id::from(id);
     Fact::ToolEnded(CallEnd {
@@ -193,7 +200,7 @@ fn maximal(world: &mut World) {
         .turn("c1")
         .then(10.0, started())
         .then(10.0, turn())
-        .then(11.0, call("read", ToolClass::Read));
+        .then(11.0, reads("read"));
 }
 
 /// Sessions that together have a sample of every family.
@@ -279,7 +286,7 @@ fn catalogue_golden() {
         root: true,
     };
     world.aggregates.add(&SourceId::from("codex"), &stalled);
-    let (renderer, telemetry) = renderer(Options::default());
+    let (renderer, telemetry) = renderer(Options { mode: SeriesMode::All, ..Options::default() });
     telemetry.source_up.with_label_values(&["codex", "default"]).set(1);
     telemetry.records.with_label_values(&["codex"]).inc_by(42);
     telemetry.store_commit_seconds.observe(0.003);
@@ -367,7 +374,12 @@ fn a_maximal_session_is_bounded() {
         .map(|f| f.name)
         .collect();
     assert!(missing.is_empty(), "not maximal: {missing:?}");
-    assert!(series.len() <= 60, "{}", series.len());
+    let all = Options { mode: SeriesMode::All, ..Options::default() };
+    let every = series_of(&scrape(&world.snapshot(), at(60.0), all), "root");
+    assert!((series.len(), every.len()) <= (60, 60), "{}, {}", series.len(), every.len());
+    let extra: Vec<_> = every.iter().filter(|s| !series.contains(s)).map(String::as_str).collect();
+    let names = ["repeat_ratio", "top_target_calls", "call_streak", "cycle_repeats", "low_value_events"];
+    assert_eq!(extra, names.map(|n| format!("agent_session_{n}")));
     assert_eq!(series_of(&families, "child"), Vec::<String>::new());
 }
 
@@ -423,6 +435,41 @@ fn what_cannot_be_seen_is_absent() {
         value(&families, "agent_session_seconds_since_progress", &[("session", "waiting in line")]),
         None
     );
+}
+
+#[test]
+fn signals_take_sight_of_calls_and_of_progress() {
+    let mut world = World::default();
+    world.sees("codex", all_seen());
+    world.sees("tail", all_seen().without(Capability::Progress));
+    for source in ["codex", "tail"] {
+        let mut story = world.story(source, source, None).turn("t").then(0.0, turn());
+        for i in 0..4 {
+            let id = format!("c{i}");
+            let ended = call_ended(&id, CallOutcome::Error, None);
+            story = story.then(f64::from(i), reads(&id)).then(f64::from(i), ended);
+        }
+    }
+    let options = Options { mode: SeriesMode::All, ..Options::default() };
+    let families = scrape(&world.snapshot(), at(5.0), options);
+    let own = |name: &str, session: &str| {
+        value(&families, &format!("agent_session_{name}"), &[("session", session)])
+    };
+    for (name, wanted) in [
+        ("calls_since_progress", Some(4.0)),
+        ("window_calls", Some(4.0)),
+        ("no_new_ratio", Some(0.75)),
+        ("error_streak", Some(4.0)),
+        ("repeated_call_max", Some(3.0)),
+        ("read_coverage_ratio", None),
+        ("repeat_ratio", Some(0.75)),
+        ("top_target_calls", Some(4.0)),
+        ("call_streak", Some(4.0)),
+        ("cycle_repeats", Some(4.0)),
+        ("low_value_events", Some(4.0)),
+    ] {
+        assert_eq!((own(name, "codex"), own(name, "tail")), (wanted, None), "{name}");
+    }
 }
 
 #[test]

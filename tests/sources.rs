@@ -13,6 +13,7 @@ mod sources {
     mod folded;
     mod history;
     mod home;
+    mod loops;
     mod moments;
     mod recordings;
     mod reports;

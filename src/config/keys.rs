@@ -246,6 +246,24 @@ pub const KEYS: &[Key] = &[
     threshold("thresholds.no_progress_calls", "60", "Calls since progress that it takes for that."),
     threshold("thresholds.no_progress_turns", "20", "Or turns since progress."),
     threshold(
+        "thresholds.loop_calls",
+        "20",
+        "Calls since progress that it takes for each of the loops below.",
+    ),
+    threshold(
+        "thresholds.spinning_window",
+        "30",
+        "An active session spins if at least so many of its last 60 calls are since progress and enough of them \
+         bring nothing new.",
+    ),
+    threshold("thresholds.spinning_percent", "60", "How many percent are enough for that."),
+    threshold("thresholds.repeating_errors", "10", "It repeats an error if so many in a row are the same."),
+    threshold(
+        "thresholds.slow_loop_repeats",
+        "20",
+        "It loops slowly if one call was repeated so often and brought nothing new.",
+    ),
+    threshold(
         "thresholds.active_seconds",
         "900",
         "A session without work for longer is not taken for active.",

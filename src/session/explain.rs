@@ -10,7 +10,8 @@ pub const RULES: [&str; 9] = [
     "the last turn or run ended and nothing has started since",
     "an action of a person is open, certain or probable",
     "an episode of retries, limits or guardrails without work activity since",
-    "a turn is open but gets nowhere: silent, call stuck, loop of steps or no progress",
+    "a turn is open but gets nowhere: silent, call stuck, spinning, repeating an error, looping slowly, a loop of steps or no \
+     progress",
     "a turn is open and a factual advance is younger than the limit",
     "a turn is open",
     "known, nothing started",
@@ -20,6 +21,7 @@ pub const RULES: [&str; 9] = [
 pub fn facts_used(view: &Rollup<'_>, derived: &Derived) -> Vec<(&'static str, Option<String>)> {
     let root = view.root;
     let calls = view.calls();
+    let signals = view.signals();
     let time = |t: Option<crate::event::Timestamp>| t.map(|t| t.to_string());
     vec![
         ("rule", Some(RULES[usize::from(derived.rule.clamp(1, 9)) - 1].to_owned())),
@@ -37,8 +39,13 @@ pub fn facts_used(view: &Rollup<'_>, derived: &Derived) -> Vec<(&'static str, Op
         ("lastPromptAt", time(root.last_prompt)),
         ("callsInFlight", Some(calls.in_flight.to_string())),
         ("oldestCallSince", time(calls.oldest)),
-        ("callsSinceProgress", Some(view.calls_since_progress().to_string())),
+        ("callsSinceProgress", Some(signals.calls_since_progress.to_string())),
+        ("windowCalls", Some(signals.window_calls.to_string())),
+        ("noNewRatio", Some(short(signals.no_new_ratio()))),
+        ("errorStreak", Some(signals.error_streak.to_string())),
+        ("repeatedCallMax", Some(signals.repeated_call_max.to_string())),
         ("turnsSinceProgress", Some(view.turns_since_progress().to_string())),
+        ("stepEntriesMax", Some(view.step_entries_max().to_string())),
         ("certainActions", Some(view.certain_actions().to_string())),
         ("oldestActionSince", time(view.actions().first().map(|(_, a)| a.since))),
         ("blockedSince", time(root.blocked.map(|b| b.since))),
@@ -50,4 +57,9 @@ pub fn facts_used(view: &Rollup<'_>, derived: &Derived) -> Vec<(&'static str, Op
         ("readOnly", root.info.read_only.map(|r| r.to_string())),
         ("subagentsWorking", Some(view.subagents().0.to_string())),
     ]
+}
+
+/// A share for reading.
+fn short(ratio: f64) -> String {
+    format!("{ratio:.3}")
 }

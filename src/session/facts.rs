@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use super::signals::CallLog;
 use crate::event::{
     ActionKind, BlockReason, CallStart, Capabilities, Certainty, EndOutcome, ErrorClass, Evidence, Id, Mode,
     Name, Phase, ProgressKind, Requester, SessionId, SourceId, Step, Tally, Timestamp, Trigger, TurnOutcome,
@@ -20,8 +21,8 @@ pub const MAX_ACTIONS: usize = 64;
 pub const MAX_REMEMBERED: usize = 64;
 /// Model responses whose usage may still rise; each takes 48 bytes, and they follow one another.
 pub const MAX_RESPONSES: usize = 16;
-/// Starts of calls since the last landing that are kept with their time.
-pub const MAX_STARTS: usize = 256;
+/// Low-value facts of progress since the last landing that are kept with their time.
+pub const MAX_LOW_VALUE: usize = 32;
 /// Turns that no person began, and entries of steps, since the last landing that are kept with their time.
 pub const MAX_TURNS: usize = 64;
 /// Done steps, tasks and recognised commands that are remembered.
@@ -80,8 +81,10 @@ pub struct Facts {
     pub calls: CallTotals,
     /// Calls in flight.
     pub open_calls: Vec<OpenCall>,
-    /// Start times of calls since the last landing or person's prompt.
-    pub starts: Moments,
+    /// Calls since the last landing or person's prompt.
+    pub log: CallLog,
+    /// Low-value facts of progress since the last landing.
+    pub low_value: Moments,
     /// Progress counts: kind, high value, number.
     pub progress: Vec<ProgressCount>,
     /// The newest facts of progress, oldest first.
@@ -424,7 +427,8 @@ impl Facts {
             turns: TurnTotals::default(),
             calls: CallTotals::default(),
             open_calls: Vec::new(),
-            starts: Moments::default(),
+            log: CallLog::default(),
+            low_value: Moments::default(),
             progress: Vec::new(),
             recent_progress: VecDeque::new(),
             actions: Vec::new(),
@@ -454,7 +458,7 @@ impl Facts {
 
     /// Calls started since the last landing or person's prompt.
     pub fn calls_since_progress(&self) -> u64 {
-        self.starts.count_after(None)
+        self.log.count(None)
     }
 
     /// Most entries of one step since the last landing of its own.

@@ -1,7 +1,10 @@
 //! A session together with its sub-agents: their activity, progress, calls and pending actions count for the root;
 //! their end or failure is neither the root's end nor its progress.
 
+use std::cell::OnceCell;
+
 use super::facts::{Action, Facts, OpenCall};
+use super::signals::{self, CallLog, Signals, Walk};
 use crate::event::{Certainty, ProgressKind, Timestamp, ToolClass, TurnOutcome, Writer};
 
 /// Calls that are still open this long after their turn's end count as interrupted.
@@ -18,6 +21,8 @@ pub struct Rollup<'a> {
     pub children: Vec<&'a Facts>,
     /// The moment.
     pub now: Timestamp,
+    /// What its calls look like, once somebody asked.
+    signals: OnceCell<Signals>,
 }
 
 /// Calls of a tree.
@@ -38,6 +43,11 @@ pub struct CallSummary {
 // === impl Rollup ===
 
 impl<'a> Rollup<'a> {
+    /// A session with its sub-agents at a moment.
+    pub fn new(root: &'a Facts, children: Vec<&'a Facts>, now: Timestamp) -> Self {
+        Self { root, children, now, signals: OnceCell::new() }
+    }
+
     /// The root, then its sub-agents.
     pub fn all(&self) -> impl Iterator<Item = &'a Facts> + '_ {
         std::iter::once(self.root).chain(self.children.iter().copied())
@@ -143,18 +153,42 @@ impl<'a> Rollup<'a> {
         counts
     }
 
-    /// Calls of the tree since the root's tree last landed or its person last prompted.
-    pub fn calls_since_progress(&self) -> u64 {
-        let cleared = self.last_progress().max(self.root.last_prompt);
-        self.all().map(|f| f.starts.count_after(cleared)).sum()
+    /// When the tree last landed or the person last prompted its root: what is older is no longer looked at.
+    fn cleared(&self) -> Option<Timestamp> {
+        self.all().filter_map(|f| f.last_progress).max().max(self.root.last_prompt)
     }
 
-    /// When the `n`th such call began, as far as that is kept.
-    pub fn nth_call_since_progress(&self, n: u32) -> Option<Timestamp> {
-        let cleared = self.last_progress().max(self.root.last_prompt);
-        let mut starts: Vec<_> = self.all().flat_map(|f| f.starts.after(cleared)).collect();
-        starts.sort_unstable();
-        starts.get(n.saturating_sub(1) as usize).or(starts.last()).copied()
+    fn logs(&self) -> Vec<&'a CallLog> {
+        self.all().map(|f| &f.log).collect()
+    }
+
+    /// What the calls of the tree since its last landing or its person's last prompt look like.
+    pub fn signals(&self) -> &Signals {
+        self.signals.get_or_init(|| {
+            let cleared = self.cleared();
+            // Nearly every session is alone: what its log is worth changes with the log only.
+            if self.children.is_empty() && self.root.log.is_all_behind(cleared) {
+                return self.root.log.signals();
+            }
+            signals::of(&self.logs(), cleared)
+        })
+    }
+
+    /// The way through these calls, for saying since when a limit is passed.
+    pub fn walk(&self) -> Walk {
+        signals::walk(&self.logs(), self.cleared())
+    }
+
+    /// Calls of the tree since its last landing or its person's last prompt; cheaper than all signals.
+    pub fn calls_since_progress(&self) -> u64 {
+        let cleared = self.cleared();
+        self.all().map(|f| f.log.count(cleared)).sum()
+    }
+
+    /// Low-value facts of progress in the tree since its last landing.
+    pub fn low_value_events(&self) -> u64 {
+        let landed = self.all().filter_map(|f| f.last_progress).max();
+        self.all().map(|f| f.low_value.count_after(landed)).sum()
     }
 
     /// Turns, nudges and compactions of the root since the last landing in its tree that no person began.

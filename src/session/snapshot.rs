@@ -154,7 +154,7 @@ impl Snapshot {
         } else {
             self.below(slot).into_iter().filter_map(|s| self.facts(s).map(Arc::as_ref)).collect()
         };
-        Some(Rollup { root, children, now })
+        Some(Rollup::new(root, children, now))
     }
 
     /// The state of a session at this moment.

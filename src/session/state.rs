@@ -7,7 +7,7 @@
 //! 3. failed, cancelled, completed: the last turn or run ended so and nothing has started since
 //! 4. waiting_for_user: a certain action is open; or a probable one, where no certain surface exists
 //! 5. blocked: an episode of retries, limits or guardrails without work since
-//! 6. stalled: silent, call_stuck, step_loop, no_progress
+//! 6. stalled: silent, call_stuck, spinning, repeating_error, slow_loop, step_loop, no_progress
 //! 7. progressing: a turn is open and advanced within five minutes
 //! 8. running: a turn is open
 //! 9. queued: known, nothing started
@@ -39,6 +39,16 @@ pub struct Thresholds {
     pub no_progress_calls: u32,
     /// Turns since progress it takes for that, or for a loop of steps.
     pub no_progress_turns: u32,
+    /// Calls since progress it takes for a loop of calls.
+    pub loop_calls: u32,
+    /// Calls of the window it takes for spinning.
+    pub spinning_window: u32,
+    /// Share of them that brings nothing new it takes for that, in percent.
+    pub spinning_percent: u32,
+    /// Errors of one kind in a row that make a loop.
+    pub repeating_errors: u32,
+    /// Calls for nothing with one key that make a slow loop.
+    pub slow_loop_repeats: u32,
     /// Activity older than this is not taken for active, in seconds.
     pub active_seconds: u32,
     /// Entries of one step since progress that make a loop.
@@ -92,6 +102,11 @@ impl Default for Thresholds {
             no_progress_seconds: 2700,
             no_progress_calls: 60,
             no_progress_turns: 20,
+            loop_calls: 20,
+            spinning_window: 30,
+            spinning_percent: 60,
+            repeating_errors: 10,
+            slow_loop_repeats: 20,
             active_seconds: 900,
             step_entries: 4,
             unknown_seconds: 6 * 3600,
@@ -398,6 +413,9 @@ impl Case<'_> {
         {
             return None;
         }
+        if let Some((reason, since)) = self.loop_of_calls() {
+            return say(reason, since);
+        }
         let landed = self.view.last_progress();
         let (entries, entered) = self.root.step_loop(landed, self.limits.step_entries);
         if entries >= self.limits.step_entries {
@@ -417,10 +435,42 @@ impl Case<'_> {
         let expected = self.root.info.read_only != Some(true);
         if expected && many_calls && self.awake(clear) >= seconds(self.limits.no_progress_seconds) {
             let long = self.after(clear, self.limits.no_progress_seconds);
-            let many = self.view.nth_call_since_progress(self.limits.no_progress_calls);
+            let many = self.view.walk().nth_call(self.limits.no_progress_calls);
             return say(Reason::NoProgress, many.map_or(long, |many| many.max(long)));
         }
         None
+    }
+
+    /// Calls that lead nowhere, and since when. Nothing excuses them.
+    fn loop_of_calls(&self) -> Option<(Reason, Timestamp)> {
+        let limits = self.limits;
+        if self.view.calls_since_progress() < u64::from(limits.loop_calls) {
+            return None;
+        }
+        let seen = self.view.signals();
+        let percent = |n: u32| u64::from(n) * 100;
+        let spins = seen.window_calls >= limits.spinning_window
+            && percent(seen.nothing_new) >= u64::from(limits.spinning_percent) * u64::from(seen.window_calls);
+        let errs = seen.error_streak >= limits.repeating_errors;
+        let loops = seen.repeated_call_max >= limits.slow_loop_repeats;
+        if !(spins || errs || loops) {
+            return None;
+        }
+        let walk = self.view.walk();
+        let spinning =
+            || walk.nothing_new_since(limits.spinning_percent).max(walk.nth_call(limits.spinning_window));
+        let held = [
+            spins.then(|| (Reason::Spinning, spinning())),
+            errs.then(|| (Reason::RepeatingError, walk.nth_error(limits.repeating_errors))),
+            loops.then(|| (Reason::SlowLoop, walk.nth_repeat(limits.slow_loop_repeats))),
+        ];
+        // The state holds since the first of them did, whichever gives the reason now.
+        let mut held = held.into_iter().flatten();
+        let (reason, first) = held.next()?;
+        let first = held.fold(first, |first, (_, since)| first.into_iter().chain(since).min());
+        let since = first.max(walk.nth_call(limits.loop_calls)).unwrap_or(Timestamp::from_millis(i64::MIN));
+        // Calls without a time say nothing; no state began before its session.
+        Some((reason, since.max(self.root.start())))
     }
 
     fn working(&self) -> Option<Derived> {

@@ -86,15 +86,15 @@ impl SessionLines {
         }
     }
 
-    /// Asks every family about a session.
-    pub(super) fn add(&mut self, session: &SessionView<'_>) {
+    /// Asks every family about a session; those of signals that no rule uses only if `all` is asked for.
+    pub(super) fn add(&mut self, session: &SessionView<'_>, all: bool) {
         let at = u32::try_from(self.ends.len()).expect("sessions are bounded");
         write_identity(session, &mut self.identities);
         self.ends.push(self.identities.len());
         let over = session.is_over();
         for (family, column) in FAMILIES.iter().zip(&mut self.columns) {
             if let Rows::Session(life, rows) = family.rows
-                && life.includes(over)
+                && life.includes(over, all)
             {
                 rows(session, &mut ColumnSink { column, session: at });
             }

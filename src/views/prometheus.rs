@@ -14,7 +14,7 @@ use crate::session::Snapshot;
 use crate::telemetry::Telemetry;
 use crate::views::families::{self, Kind, Rows, SessionView, Sink as _, Totals, Value};
 use crate::views::lines::{SessionLines, TextSink};
-use crate::views::selection::{Memory, Options};
+use crate::views::selection::{Memory, Options, SeriesMode};
 
 /// How a body is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,13 +181,14 @@ impl Renderer {
         let roots = snapshot.roots().count();
         // Where none can be left out, a session is written down while its facts are near.
         let at_once = self.options.keeps_all(roots);
+        let all = self.options.mode == SeriesMode::All;
         let spare = self.spare.lines.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut lines = spare.unwrap_or_default();
         lines.clear();
         let mut sessions = Vec::with_capacity(roots);
         for session in SessionView::roots(snapshot, now).filter(|s| self.options.is_present(s)) {
             if at_once {
-                lines.add(&session);
+                lines.add(&session, all);
             }
             sessions.push(session);
         }
@@ -200,7 +201,7 @@ impl Renderer {
             self.telemetry.sessions_evicted.with_label_values(&["limit"]).inc_by(evicted);
         }
         if !at_once {
-            sessions.iter().for_each(|session| lines.add(session));
+            sessions.iter().for_each(|session| lines.add(session, all));
         }
         write_snapshot(&lines, &totals, format, out);
         *self.spare.lines.lock().unwrap_or_else(PoisonError::into_inner) = Some(lines);

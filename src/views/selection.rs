@@ -12,7 +12,7 @@ use crate::views::families::SessionView;
 /// How long a session keeps its series in [`SeriesMode::Attention`] after it left the set.
 const ATTENTION_LINGERS_MS: i64 = 15 * 60_000;
 /// Calls without progress from which a session deserves a look, as in the alert rules.
-const ATTENTION_CALLS: u64 = 20;
+const ATTENTION_CALLS: u32 = 20;
 
 /// Which per-session series are exposed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -171,7 +171,7 @@ fn key(session: &SessionView<'_>) -> Key {
 fn needs_attention(session: &SessionView<'_>) -> bool {
     session.derived.state.needs_attention()
         || session.facts().stop.is_some_and(|stop| stop.pending)
-        || !session.is_over() && session.calls_since_progress().is_some_and(|n| n >= ATTENTION_CALLS)
+        || !session.is_over() && session.signals().is_some_and(|s| s.calls_since_progress >= ATTENTION_CALLS)
 }
 
 fn worth(session: &SessionView<'_>) -> Worth {

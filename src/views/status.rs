@@ -157,9 +157,19 @@ pub struct Calls {
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Signals {
-    pub calls_since_progress: Option<u64>,
+    pub calls_since_progress: Option<u32>,
+    pub window_calls: Option<u32>,
+    pub no_new_ratio: Option<f64>,
+    pub error_streak: Option<u32>,
+    pub repeated_call_max: Option<u32>,
+    pub read_coverage_ratio: Option<f64>,
     pub turns_since_progress: Option<u64>,
     pub step_entries_max: Option<u32>,
+    pub repeat_ratio: Option<f64>,
+    pub top_target_calls: Option<u32>,
+    pub call_streak: Option<u32>,
+    pub cycle_repeats: Option<u32>,
+    pub low_value_events: Option<u64>,
 }
 
 /// Tokens and cost of the whole tree, in disjoint kinds.
@@ -399,11 +409,22 @@ fn calls(view: &Rollup<'_>, caps: Capabilities) -> Option<Calls> {
 
 fn signals(view: &Rollup<'_>, caps: Capabilities) -> Signals {
     let progress = caps.has(Capability::Progress);
-    let calls = progress && caps.has(Capability::Calls);
+    let sees_calls = progress && (caps.has(Capability::Calls) || view.calls().total > 0);
+    let calls = sees_calls.then(|| view.signals());
     Signals {
-        calls_since_progress: calls.then(|| view.calls_since_progress()),
+        calls_since_progress: calls.map(|s| s.calls_since_progress),
+        window_calls: calls.map(|s| s.window_calls),
+        no_new_ratio: calls.map(|s| s.no_new_ratio()),
+        error_streak: calls.map(|s| s.error_streak),
+        repeated_call_max: calls.map(|s| s.repeated_call_max),
+        read_coverage_ratio: calls.and_then(|s| s.read_coverage_ratio()),
         turns_since_progress: progress.then(|| view.turns_since_progress()),
         step_entries_max: (progress && caps.has(Capability::Steps)).then(|| view.step_entries_max()),
+        repeat_ratio: calls.map(|s| s.repeat_ratio()),
+        top_target_calls: calls.map(|s| s.top_target_calls),
+        call_streak: calls.map(|s| s.call_streak),
+        cycle_repeats: calls.map(|s| s.cycle_repeats),
+        low_value_events: sees_calls.then(|| view.low_value_events()),
     }
 }
 

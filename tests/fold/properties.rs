@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 use agent_session_exporter::event::{
     ActionKind, BlockReason, CallEnd, CallOutcome, CallStart, Capabilities, Certainty, Commands, EndOutcome,
-    ErrorClass, Event, Evidence, Fact, Id, Name, ProgressKind, Requester, Resolution, SessionId, SessionInfo,
-    Step, StepKind, StepOutcome, Timestamp, ToolClass, Trigger, TurnOutcome, Usage, Writer,
+    ErrorClass, Event, Evidence, Fact, Id, Name, ProgressKind, ReadRange, Requester, Resolution, SessionId,
+    SessionInfo, Step, StepKind, StepOutcome, Timestamp, ToolClass, Trigger, TurnOutcome, Usage, Writer,
 };
 use agent_session_exporter::session::facts::{
     MAX_ACTIONS, MAX_DONE, MAX_OPEN_CALLS, MAX_REMEMBERED, MAX_RESPONSES, MAX_TURNS, RECENT_PROGRESS,
@@ -74,12 +74,20 @@ fn fact(kind: u8, a: u8, b: u8) -> (Fact, bool) {
             background: b.is_multiple_of(11),
             asks: (b.is_multiple_of(3)).then_some(b.is_multiple_of(2)),
             nested: b.is_multiple_of(13),
+            target: (!b.is_multiple_of(3)).then_some(u64::from(b % 3) << 40),
+            read: (b.is_multiple_of(4)).then_some(ReadRange {
+                start: u32::from(a),
+                end: u32::from(a) + 20,
+                total: None,
+            }),
             ..start(name("c").as_str(), pick(ToolClass::ALL, b))
         })),
         17 | 18 => plain(Fact::ToolEnded(CallEnd {
             outcome: pick(CallOutcome::ALL, b),
             exit_code: (b.is_multiple_of(2)).then_some(i32::from(b % 3)),
             diff_lines: (b.is_multiple_of(3)).then_some(u32::from(b % 4)),
+            output: (b.is_multiple_of(2)).then_some(u64::from(b % 3) << 40),
+            error: (b.is_multiple_of(5)).then_some(u64::from(a % 3) << 40),
             ..call_end(name("c").as_str())
         })),
         19 => plain(Fact::Progress {

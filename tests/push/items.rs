@@ -208,6 +208,9 @@ async fn calls_are_classed_and_reduced() {
     assert_eq!(own.class, ToolClass::Read);
     assert_eq!(own.read.map(|r| (r.start, r.end, r.total)), Some((3, 9, Some(100))));
     assert!(own.key.is_none());
+    let got = json!({"callId": "c", "outcome": "ok", "readRange": {"start": 3, "end": 7, "total": 100}});
+    let Fact::ToolEnded(end) = stand.event(item("tool.ended", got)).await.fact else { panic!("no end") };
+    assert_eq!(end.read.map(|r| (r.start, r.end, r.total)), Some((3, 7, Some(100))));
     let by_args = start(json!({"callId": "c", "tool": "read", "args": {"filePath": "a.rs"}})).await;
     assert_eq!(by_args.target, own.target);
     let deep = format!("{}{}", "[".repeat(70), "]".repeat(70));

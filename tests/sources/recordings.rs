@@ -16,7 +16,7 @@ fn row(name: &str) -> String {
     let mut states: Vec<_> = LATER.into_iter().map(|s| folded.state(s)).collect();
     states.dedup();
     format!(
-        "{} | turns {} {} {} {} | calls {} {} | {} | tokens {} {} {} | {}\n",
+        "{} | turns {} {} {} {} | calls {} {} | {} | signals {} | tokens {} {} {} | {}\n",
         short(name),
         f.turns.started,
         f.turns.completed,
@@ -25,6 +25,7 @@ fn row(name: &str) -> String {
         f.calls.total,
         f.calls.failed,
         progress(&f),
+        signals(&folded),
         f.usage.input,
         f.usage.cache_read,
         f.usage.output,
@@ -36,6 +37,15 @@ fn short(name: &str) -> &str {
     let name = name.strip_suffix(".jsonl").unwrap_or(name);
     let name = name.strip_suffix(".rollout").unwrap_or(name);
     name.strip_prefix("codex/").or(name.strip_prefix("public/codex/")).unwrap_or(name)
+}
+
+/// Calls since progress, those of the window that bring nothing new, the error streak, the most repeated call.
+fn signals(folded: &Folded) -> String {
+    let s = super::loops::signals(folded);
+    format!(
+        "{} {}/{} {} {}",
+        s.calls_since_progress, s.nothing_new, s.window_calls, s.error_streak, s.repeated_call_max
+    )
 }
 
 /// `kind high+low` for each kind that was seen.

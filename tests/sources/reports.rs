@@ -43,6 +43,8 @@ fn report_10_a_polling_loop_is_no_loop_of_doom() {
     assert_eq!(whole.facts().calls.total, 20);
     // Two of them before the person's second message.
     assert_eq!(whole.facts().calls_since_progress(), 18);
+    let signals = super::loops::signals(&whole);
+    assert_eq!((signals.window_calls, signals.call_streak), (18, 18), "a number, but no state");
     assert_eq!(whole.state(0), "completed/turn_complete");
     // Nor while it goes on, after any of its records.
     let events = decode(&read(name), "named-by-file");

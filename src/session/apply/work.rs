@@ -2,7 +2,7 @@
 
 use super::super::counts::{Count, Effects, Observation};
 use super::super::facts::{
-    CommandMemory, Facts, MAX_DONE, MAX_OPEN_CALLS, MAX_REMEMBERED, MAX_STARTS, OpenCall, ProgressCount,
+    CommandMemory, Facts, MAX_DONE, MAX_LOW_VALUE, MAX_OPEN_CALLS, MAX_REMEMBERED, OpenCall, ProgressCount,
     ProgressFact, RECENT_PROGRESS,
 };
 use super::super::rollup::interrupted_at;
@@ -31,16 +31,30 @@ impl Facts {
         self.start_of_work(t, out);
         // The call a dialog was about runs: the dialog is over, whoever answered it.
         self.close_actions_of(&start.call, Resolution::Approved, t, out);
-        if !start.nested {
+        if start.nested {
+            self.stand_for_script(t);
+        } else {
             self.calls.total += 1;
-            if t.is_none() || t > self.last_progress.max(self.last_prompt) {
-                self.starts.push(t, MAX_STARTS);
-            }
+        }
+        if t.is_none() || t > self.last_progress.max(self.last_prompt) {
+            self.log.begin(start, t, self.last_seen);
         }
         if self.open_calls.len() < MAX_OPEN_CALLS {
             let request =
                 request.cloned().or_else(|| self.turn.as_ref().and_then(|turn| turn.request.clone()));
             self.open_calls.push(OpenCall { start: start.clone(), since: t, request });
+        }
+    }
+
+    /// A call inside another begins: from now on it stands for the script it belongs to, the last one that began
+    /// before it and has not ended. One that returned while its commands go on counts beside them.
+    fn stand_for_script(&mut self, t: Option<Timestamp>) {
+        use ToolClass::{Edit, Plan, Read, Search, User};
+        let runs_others =
+            |c: &&OpenCall| !c.start.nested && !matches!(c.start.class, Edit | Plan | Read | Search | User);
+        let outer = self.open_calls.iter().filter(runs_others).filter(|c| t.is_none() || c.since <= t);
+        if let Some(script) = outer.max_by_key(|c| c.since) {
+            self.log.is_script(&script.start.call);
         }
     }
 
@@ -74,6 +88,7 @@ impl Facts {
             self.work(t, out);
         }
         self.close_actions_of(&end.call, Resolution::Answered, t, out);
+        self.log.end(end);
         let open =
             self.open_calls.iter().position(|c| c.start.call == end.call).map(|i| self.open_calls.remove(i));
         let nested = open.as_ref().is_some_and(|c| c.start.nested);
@@ -274,12 +289,16 @@ impl Facts {
             entry.high += u64::from(n);
         } else {
             entry.low += u64::from(n);
+            if t.is_none() || t > self.last_progress {
+                self.low_value.push(t, MAX_LOW_VALUE);
+            }
             return;
         }
         self.begin(t, out);
         self.machine_turns.clear_until(t);
         self.step_entries.retain(|(_, entered)| t.is_some() && *entered > t);
-        self.starts.clear_until(t);
+        self.low_value.clear_until(t);
+        self.log.clear_until(t);
         let Some(time) = t else { return };
         later(&mut self.last_activity, t);
         later(&mut self.last_progress, t);

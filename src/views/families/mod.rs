@@ -1,11 +1,12 @@
 //! The only place that knows metric names. A [`Family`] is one record: name, help, type, labels, stability, and a
 //! pure function from what is known to samples. The exposition, METRICS.md, tests and later OTLP walk [`all`].
 //!
-//! [`session`] and [`aggregate`] hold the tables. Metrics about the exporter itself live in the registry of
+//! [`session`], with `signals`, and [`aggregate`] hold the tables. Metrics about the exporter itself live in the registry of
 //! [`crate::telemetry`]; here they are only listed. How a sample looks on the wire is none of this room's business.
 
 pub mod aggregate;
 pub mod session;
+mod signals;
 
 use prometheus::proto::MetricType;
 
@@ -70,6 +71,8 @@ pub enum Life {
     Always,
     /// Until it ended.
     Live,
+    /// Until it ended, and only where every signal is asked for.
+    LiveInAll,
     /// Since it ended.
     Over,
 }
@@ -138,11 +141,12 @@ impl Stability {
 // === impl Life ===
 
 impl Life {
-    /// Whether a session belongs to it that is over or not.
-    pub const fn includes(self, over: bool) -> bool {
+    /// Whether a session belongs to it that is over or not; `all`: every signal is asked for.
+    pub const fn includes(self, over: bool, all: bool) -> bool {
         match self {
             Self::Always => true,
             Self::Live => !over,
+            Self::LiveInAll => !over && all,
             Self::Over => over,
         }
     }

@@ -6,12 +6,12 @@
 use super::Kind::Gauge;
 use super::Life::{Always, Live, Over};
 use super::Stability::Experimental;
-use super::{Family, Life, Rows, SessionSink, Value};
+use super::{Family, Life, Rows, SessionSink, Value, signals};
 use crate::event::{ActionKind, Capabilities, Capability, Certainty, Name, SourceId, Timestamp};
 use crate::session::facts::Facts;
 use crate::session::rollup::CallSummary;
 use crate::session::snapshot::SourceNow;
-use crate::session::{Derived, Reason, Rollup, Snapshot, State};
+use crate::session::{Derived, Reason, Rollup, Signals, Snapshot, State};
 
 /// One session at one moment, with everything its families need.
 #[derive(Debug)]
@@ -78,11 +78,10 @@ impl<'a> SessionView<'a> {
         self.derived.state.is_end()
     }
 
-    /// Calls since the last landing, where the source can see both.
-    pub fn calls_since_progress(&self) -> Option<u64> {
-        let calls = self.rollup.calls_since_progress();
-        let seen = self.sees(Capability::Progress) && (self.sees(Capability::Calls) || calls > 0);
-        seen.then_some(calls)
+    /// What its calls look like, where the source can see calls and progress.
+    pub fn signals(&self) -> Option<&Signals> {
+        let seen = self.sees(Capability::Progress) && (self.sees(Capability::Calls) || self.calls.total > 0);
+        seen.then(|| self.rollup.signals())
     }
 
     fn sees(&self, what: Capability) -> bool {
@@ -388,17 +387,12 @@ pub static FAMILIES: &[Family] = &[
             }
         },
     ),
-    gauge(
-        "agent_session_calls_since_progress",
-        Live,
-        &[],
-        "Tool calls begun since the last factual advance or a person's prompt, sub-agents included.",
-        |s, out| {
-            if let Some(calls) = s.calls_since_progress() {
-                out.sample(&[], Value::Count(calls));
-            }
-        },
-    ),
+    signals::CALLS_SINCE_PROGRESS,
+    signals::WINDOW_CALLS,
+    signals::NO_NEW_RATIO,
+    signals::ERROR_STREAK,
+    signals::REPEATED_CALL_MAX,
+    signals::READ_COVERAGE_RATIO,
     gauge(
         "agent_session_turns_since_progress",
         Live,
@@ -421,6 +415,11 @@ pub static FAMILIES: &[Family] = &[
             }
         },
     ),
+    signals::REPEAT_RATIO,
+    signals::TOP_TARGET_CALLS,
+    signals::CALL_STREAK,
+    signals::CYCLE_REPEATS,
+    signals::LOW_VALUE_EVENTS,
     gauge(
         "agent_session_criteria",
         Live,
