@@ -13,7 +13,7 @@ use crate::transcripts::{Agent, Made, Plan, make};
 
 const FILES: usize = 4_000;
 /// History to make unless the environment says otherwise, in megabytes.
-const DEFAULT_MB: u64 = 160;
+const DEFAULT_MB: u64 = if cfg!(debug_assertions) { 48 } else { 400 };
 /// Sessions that somebody works on right now, of each agent.
 const LIVE: usize = 3;
 const MAX_MEMORY: u64 = 256 << 20;
@@ -42,7 +42,7 @@ fn history(home: &Path, megabytes: u64) -> (Vec<Made>, Vec<Made>) {
             seed: 1,
         };
         old.extend(make(&plan));
-        let now = Plan { files: LIVE, bytes: 0, ages: (Duration::ZERO, DAY / 1440), seed: 2, ..plan };
+        let now = Plan { files: LIVE, bytes: 300 << 10, ages: (Duration::ZERO, DAY / 1440), seed: 2, ..plan };
         live.extend(make(&now));
     }
     (old, live)
@@ -139,12 +139,12 @@ fn made_history_is_the_same_each_time_and_each_file_a_session_of_its_own() {
     for agent in Agent::ALL {
         let of = |home: &Path| {
             let ages = (Duration::ZERO, DAY);
-            make(&Plan { home, agent, files: 150, bytes: 12 << 20, folders: 7, now_ms, ages, seed: 5 })
+            make(&Plan { home, agent, files: 80, bytes: 4 << 20, folders: 7, now_ms, ages, seed: 5 })
         };
         let [one, other] = folders.each_ref().map(|f| of(f.path()));
-        assert_eq!(one.len(), 150);
+        assert_eq!(one.len(), 80);
         let bytes: u64 = one.iter().map(|m| m.bytes).sum();
-        assert!((10 << 20..15 << 20).contains(&bytes), "{bytes}");
+        assert!((3 << 20..5 << 20).contains(&bytes), "{bytes}");
         let sessions: BTreeSet<_> = one.iter().filter(|m| !m.child).map(|m| &m.session).collect();
         assert_eq!(sessions.len(), one.iter().filter(|m| !m.child).count());
         let mut seen: BTreeSet<String> = BTreeSet::new();

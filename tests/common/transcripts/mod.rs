@@ -28,7 +28,7 @@ pub struct Plan<'a> {
     pub agent: Agent,
     /// Files in all, sub-agents' included.
     pub files: usize,
-    /// Bytes in all, about. A file holds one recording at least.
+    /// Bytes in all, about. A file holds one recording at least, the smallest of all if need be.
     pub bytes: u64,
     /// Folders of projects or days they are spread over.
     pub folders: usize,
@@ -180,27 +180,29 @@ fn codex() -> Vec<Case> {
 
 /// Makes the files of a plan. They are in the page cache afterwards, like anything written.
 pub fn make(plan: &Plan<'_>) -> Vec<Made> {
-    let cases = plan.agent.cases();
+    let mut cases = plan.agent.cases();
+    cases.sort_by_key(|case| case.main.bytes.len());
+    // Small and large ones take turns.
+    let half = cases.len() / 2;
+    let mut order: Vec<usize> = (0..half).flat_map(|i| [i, i + half]).chain(2 * half..cases.len()).collect();
     let mut maker = Maker { plan, made: Vec::new(), bytes: 0, buffer: Vec::new() };
-    let mut next = 0;
     for n in 0.. {
         let left = plan.files.saturating_sub(maker.made.len());
         if left == 0 {
             break;
         }
-        let target = plan.bytes.saturating_sub(maker.bytes) / left as u64;
-        let mut parts = vec![&cases[next % cases.len()]];
-        let mut size = parts[0].main.bytes.len() as u64;
-        next += 1;
-        while size < target {
-            let case = &cases[next % cases.len()];
-            // Half of the next one at least has room: sizes meet their target in the mean.
-            if size + case.main.bytes.len() as u64 / 2 > target {
-                break;
-            }
-            size += case.main.bytes.len() as u64;
-            parts.push(case);
-            next += 1;
+        let target = (plan.bytes.saturating_sub(maker.bytes) / left as u64) as usize;
+        let mut parts: Vec<&Case> = Vec::new();
+        let mut size = 0;
+        // Where files are to be small, only small recordings fit; half of the last one has to.
+        while let Some(at) = order.iter().position(|i| size + cases[*i].main.bytes.len() / 2 <= target) {
+            let next = order.remove(at);
+            order.push(next);
+            size += cases[next].main.bytes.len();
+            parts.push(&cases[next]);
+        }
+        if parts.is_empty() {
+            parts.push(&cases[0]);
         }
         maker.session(n, &parts);
     }
