@@ -188,7 +188,6 @@ fn count_with(binary: &Path, agent: Agent, home: &Path) -> (Duration, u64) {
 
 fn measure(agent: Agent, source: Option<FileSource>, megabytes: u64) {
     let home = tempfile::tempdir().unwrap();
-    let started = Instant::now();
     let made = make(&Plan {
         home: home.path(),
         agent,
@@ -207,7 +206,6 @@ fn measure(agent: Agent, source: Option<FileSource>, megabytes: u64) {
         "History of {name}: {megabytes:.0} MB in {} files, {count} lines; MB by CPU second",
         made.len()
     ));
-    eprintln!("made in {:?}", started.elapsed());
     let rate = |spent: Duration| megabytes / spent.as_secs_f64();
     let show = |spent: Duration| format!("{:.0} MB/s", rate(spent));
 

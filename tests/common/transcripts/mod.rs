@@ -80,7 +80,7 @@ impl Agent {
                 uuid(hash(session.as_bytes()) ^ n)
             ),
             Self::Codex => format!(
-                r#"{{"timestamp":"{time}","type":"event_msg","payload":{{"type":"agent_message","message":"xxxx {n}"}}}}"#
+                r#"{{"timestamp":"{time}","type":"response_item","payload":{{"type":"function_call","name":"shell","arguments":"{{\"command\":[\"ls\"]}}","call_id":"call_{n:024}"}}}}"#
             ),
         }
     }
