@@ -22,8 +22,8 @@ use support::{Client, ms, percentile, row, table};
 use transcripts::{Agent, Made, Plan, make};
 
 const APPENDS: usize = 400;
-/// What an appended line moves.
-const FAMILY: &str = "agent_session_last_activity_timestamp_seconds{";
+/// What an appended line, which begins a turn, moves.
+const FAMILY: &str = "agent_session_turn_start_timestamp_seconds{";
 const DAY: Duration = Duration::from_secs(86_400);
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -32,7 +32,7 @@ fn append(path: &Path, line: &str) {
     file.write_all(line.as_bytes()).unwrap();
 }
 
-/// Whether the session's clock shows this moment.
+/// Whether the session's open turn began at this moment.
 fn shows(body: &str, session: &str, moment_ms: i64) -> bool {
     let from = body.find(FAMILY).unwrap_or(body.len());
     let own = body[from..].lines().take_while(|l| l.starts_with(FAMILY)).find(|l| l.contains(session));
@@ -51,7 +51,11 @@ fn until_shown(client: &mut Client, agent: Agent, file: &Made, n: usize) -> Dura
         if shows(std::str::from_utf8(&body).unwrap(), &file.session, now_ms) {
             return started.elapsed();
         }
-        assert!(started.elapsed() < PATIENCE, "never shown: {}", file.path.display());
+        if started.elapsed() > PATIENCE {
+            let body = String::from_utf8_lossy(&body).into_owned();
+            let own: Vec<&str> = body.lines().filter(|l| l.contains(&file.session)).collect();
+            panic!("{now_ms} never shown of {}:\n{}", file.path.display(), own.join("\n"));
+        }
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -48,7 +48,7 @@ fn start(home: &Path) -> Program {
     while std::net::TcpStream::connect(&address).is_err()
         || Client::connect(&address).get("/-/ready").0 != 200
     {
-        assert!(started.elapsed() < Duration::from_secs(60), "never ready");
+        assert!(started.elapsed() < Duration::from_secs(300), "never ready");
         std::thread::sleep(Duration::from_millis(50));
     }
     program

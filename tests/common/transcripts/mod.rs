@@ -71,16 +71,16 @@ impl Agent {
         }
     }
 
-    /// One more line of work, as the agent would append it to a session's file.
+    /// The line that begins another turn, as the agent would append it to a session's file.
     pub fn line(self, session: &str, now_ms: i64, n: u64) -> String {
-        let time = template::time_of(now_ms);
+        let (time, id) = (template::time_of(now_ms), uuid(hash(session.as_bytes()) ^ n));
         match self {
             Self::ClaudeCode => format!(
-                r#"{{"parentUuid":null,"isSidechain":false,"userType":"external","cwd":"/home/dev/project","sessionId":"{session}","version":"2.1.235","type":"assistant","uuid":"{}","timestamp":"{time}","requestId":"req_{n:024}","message":{{"id":"msg_{n:024}","type":"message","role":"assistant","model":"claude-sonnet-4-5","content":[{{"type":"text","text":"xxxx"}}],"stop_reason":null,"usage":{{"input_tokens":3,"cache_creation_input_tokens":5,"cache_read_input_tokens":7,"output_tokens":9}}}}}}"#,
-                uuid(hash(session.as_bytes()) ^ n)
+                r#"{{"parentUuid":null,"isSidechain":false,"promptId":"{}","type":"user","message":{{"role":"user","content":"xxxx"}},"uuid":"{id}","timestamp":"{time}","permissionMode":"default","origin":{{"kind":"human"}},"promptSource":"typed","userType":"external","entrypoint":"cli","cwd":"/home/dev/project","sessionId":"{session}","version":"2.1.235","gitBranch":""}}"#,
+                uuid(!n)
             ),
             Self::Codex => format!(
-                r#"{{"timestamp":"{time}","type":"response_item","payload":{{"type":"function_call","name":"shell","arguments":"{{\"command\":[\"ls\"]}}","call_id":"call_{n:024}"}}}}"#
+                r#"{{"timestamp":"{time}","type":"event_msg","payload":{{"type":"task_started","turn_id":"{id}","model_context_window":258400}}}}"#
             ),
         }
     }
