@@ -13,7 +13,7 @@ use crate::transcripts::{Agent, Made, Plan, make};
 
 const FILES: usize = 4_000;
 /// History to make unless the environment says otherwise, in megabytes.
-const DEFAULT_MB: u64 = if cfg!(debug_assertions) { 48 } else { 400 };
+const DEFAULT_MB: u64 = if cfg!(debug_assertions) { 32 } else { 400 };
 /// Sessions that somebody works on right now, of each agent.
 const LIVE: usize = 3;
 const MAX_MEMORY: u64 = 256 << 20;

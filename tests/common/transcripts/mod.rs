@@ -191,7 +191,10 @@ pub fn make(plan: &Plan<'_>) -> Vec<Made> {
         if left == 0 {
             break;
         }
-        let target = (plan.bytes.saturating_sub(maker.bytes) / left as u64) as usize;
+        // Sub-agents' files are small: what a session may have is the share of as many files as sessions had so far.
+        let per_session = maker.made.len().max(1) as f64 / n.max(1) as f64;
+        let target =
+            (plan.bytes.saturating_sub(maker.bytes) as f64 / left as f64 * per_session.max(1.0)) as usize;
         let mut parts: Vec<&Case> = Vec::new();
         let mut size = 0;
         // Where files are to be small, only small recordings fit; half of the last one has to.
