@@ -7,7 +7,10 @@ mod common;
 #[path = "../common/exposition.rs"]
 #[allow(dead_code, reason = "each test binary uses its part")]
 mod exposition;
+#[path = "../common/transcripts/mod.rs"]
+mod transcripts;
 
+mod cold;
 mod commands;
 mod follow;
 mod guard;

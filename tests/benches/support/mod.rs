@@ -3,31 +3,41 @@
 
 #![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used, reason = "each bench uses its part")]
 
+pub mod work;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use agent_session_exporter::clock::Clock;
 use agent_session_exporter::event::reduce::Runners;
-use agent_session_exporter::event::{Capabilities, Capability, Reducer};
+use agent_session_exporter::event::{Capabilities, Capability, Reducer, SourceId};
 use agent_session_exporter::session::{Snapshot, Thresholds};
-use agent_session_exporter::sources::push;
+use agent_session_exporter::sources::{self, LIST, push};
 use agent_session_exporter::store;
 use agent_session_exporter::telemetry::Telemetry;
 use agent_session_exporter::views::prometheus::{self, Renderer};
 use agent_session_exporter::views::selection;
 
-/// A running exporter without file sources.
+/// A running exporter.
 pub struct Running {
     pub address: String,
+    /// Ends the sources; the rest ends with the runtime.
+    pub stop: tokio::sync::watch::Sender<bool>,
     pub snapshots: tokio::sync::watch::Receiver<Arc<Snapshot>>,
     pub runtime: tokio::runtime::Runtime,
     pub folder: tempfile::TempDir,
 }
 
-/// Starts store, push route and metrics route on loopback.
+/// Starts store, push route and metrics route on loopback, without sources that read.
 pub fn start(max_sessions: usize) -> Running {
+    start_reading(max_sessions, None, &[])
+}
+
+/// The same with these sources over a home folder.
+pub fn start_reading(max_sessions: usize, home: Option<&Path>, names: &[&str]) -> Running {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let clock = Clock::system();
@@ -35,19 +45,36 @@ pub fn start(max_sessions: usize) -> Running {
     let reducer = Arc::new(Reducer::new([3; 16], Runners::default()));
     store::db::prepare_folder(folder.path()).unwrap();
     let opened = store::db::open_folder(folder.path(), 1, clock.now()).unwrap();
-    let capabilities = Capabilities::of(Capability::ALL).without(Capability::Liveness);
+    let reading: Vec<_> = LIST.iter().filter(|def| names.contains(&def.name)).collect();
+    let ids = || reading.iter().map(|def| SourceId::from(def.name)).collect::<Vec<_>>();
     let options = store::Options {
         max_tracked: 50_000,
         retention: Duration::from_secs(7 * 86_400),
         thresholds: Thresholds::default(),
-        capabilities: std::collections::HashMap::new(),
-        pushed: capabilities,
-        expected_scans: Vec::new(),
-        file_sources: Vec::new(),
+        capabilities: reading.iter().map(|def| (SourceId::from(def.name), def.capabilities)).collect(),
+        pushed: Capabilities::of(Capability::ALL).without(Capability::Liveness),
+        expected_scans: ids(),
+        file_sources: ids(),
         read_only_agents: Vec::new(),
         folder: Some(folder.path().to_owned()),
     };
     let store = store::spawn(opened, options, clock, reducer.clone(), telemetry.clone()).unwrap();
+    let stop = tokio::sync::watch::Sender::new(false);
+    let entered = runtime.enter();
+    for start in reading.iter().filter_map(|def| def.start) {
+        drop(start(sources::Context {
+            homes: home.into_iter().map(Path::to_owned).collect(),
+            roots: Vec::new(),
+            max_age: Duration::from_secs(7 * 86_400),
+            reducer: reducer.clone(),
+            out: store.files.clone(),
+            cursors: store.cursors.clone(),
+            telemetry: telemetry.clone(),
+            clock,
+            stop: stop.subscribe(),
+        }));
+    }
+    drop(entered);
     let renderer =
         Arc::new(Renderer::new(selection::Options { max_sessions, ..Default::default() }, telemetry.clone()));
     let push = push::Push::new(store.live.clone(), reducer, telemetry, clock, push::Options::default());
@@ -64,7 +91,15 @@ pub fn start(max_sessions: usize) -> Running {
     let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
     let address = listener.local_addr().unwrap().to_string();
     runtime.spawn(async move { axum::serve(listener, router).await });
-    Running { address, snapshots, runtime, folder }
+    Running { address, stop, snapshots, runtime, folder }
+}
+
+impl Running {
+    /// Waits until everything the sources found at first has been read and kept.
+    pub fn scanned(&self) {
+        let mut seen = self.snapshots.clone();
+        self.runtime.block_on(async { seen.wait_for(|s| s.scanned).await.map(drop) }).unwrap();
+    }
 }
 
 /// A client that keeps its connection.
