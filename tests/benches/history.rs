@@ -22,7 +22,7 @@ use agent_session_exporter::clock::Clock;
 use agent_session_exporter::event::reduce::Runners;
 use agent_session_exporter::event::{Reducer, SourceId};
 use agent_session_exporter::sources::files::{FileSource, Opening, Owners, PEEK};
-use agent_session_exporter::sources::{LIST, Record, codex};
+use agent_session_exporter::sources::{LIST, Record, claude_code, codex};
 use support::work::{setting, spent};
 use support::{cpu, row, table};
 use transcripts::{Agent, Made, Plan, make};
@@ -259,7 +259,7 @@ fn measure(agent: Agent, source: Option<FileSource>, megabytes: u64) {
 
 fn main() {
     let megabytes = setting("AGENT_SESSION_EXPORTER_BENCH_MB", 400);
-    let sources = [codex::FILES];
+    let sources = [claude_code::FILES, codex::FILES];
     for agent in Agent::ALL {
         measure(agent, sources.into_iter().find(|s| s.name == agent.source()), megabytes);
     }
