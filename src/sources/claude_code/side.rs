@@ -136,8 +136,9 @@ impl Claude {
     /// it; a person's process may write them and go on.
     pub(super) fn process_ends(&mut self, e: &mut Emit<'_>, at: usize) {
         self.settle(e, at);
-        let lane = &self.state.lanes[at];
+        let lane = &mut self.state.lanes[at];
         if !lane.interactive && lane.parent.is_none() {
+            lane.left = true;
             let newest = lane.newest;
             self.close_turn(e, at, newest, &Ended::as_known(TurnOutcome::Cancelled));
         }

@@ -280,6 +280,7 @@ impl Claude {
     ) {
         let lane = &mut self.state.lanes[at];
         (lane.turn, lane.command, lane.denied) = (Some(Turn { request, worked: false }), None, false);
+        lane.left = false;
         lane.message_last = false;
         self.push_at(e, at, time, Fact::TurnStarted { trigger });
     }
