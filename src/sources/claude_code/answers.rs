@@ -46,7 +46,8 @@ impl Claude {
         }
         let ended = self.state.lanes[at].ended == id;
         let lane = &self.state.lanes[at];
-        if lane.turn.is_none() && !ended && (!lane.left || lane.command.is_some()) {
+        // What the program says itself begins nothing.
+        if model.is_some() && lane.turn.is_none() && !ended && (!lane.left || lane.command.is_some()) {
             self.resume_turn(e, at);
         }
         if let Some(turn) = &mut self.state.lanes[at].turn {
@@ -103,7 +104,6 @@ impl Claude {
             Some("max_tokens" | "model_context_window_exceeded") => TurnOutcome::Truncated,
             _ => return,
         };
-        self.tells_ends(e, at);
         if says || outcome == TurnOutcome::Truncated {
             self.close_turn(e, at, e.time, &Ended::as_known(outcome));
             self.state.lanes[at].ended = id;

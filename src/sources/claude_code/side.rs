@@ -51,7 +51,6 @@ impl Claude {
             "api_error" => self.retry(e, at, line),
             "turn_duration" | "stop_hook_summary" => {
                 self.settle(e, at);
-                self.tells_ends(e, at);
                 self.close_turn(e, at, e.time, &Ended::as_known(TurnOutcome::Completed));
                 self.note(e, at);
             }
