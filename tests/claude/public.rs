@@ -1,6 +1,6 @@
 //! Public session files against the figures that were counted beside them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use agent_session_exporter::event::{
@@ -316,4 +316,32 @@ fn a_project_is_named_by_the_last_part_of_its_path() {
     assert_eq!(windows.len(), 1);
     assert!(!windows[0].contains(['\\', '/', ':']), "{windows:?}");
     assert_eq!(projects("claude_code/edit-ok.transcript.jsonl"), ["project"]);
+}
+
+#[test]
+fn prompts_that_leave_the_queue_at_once_leave_it_all() {
+    let folded = Folded::of(decode(&[fixture("cc-2.1.101-subagents-dir/8a525d27.jsonl")]));
+    assert_eq!(folded.root().queued_prompts, 0);
+}
+
+#[test]
+fn reading_a_file_again_tells_the_same_events() {
+    for entry in entries() {
+        let file = fixture(&entry.name);
+        let once = decode(std::slice::from_ref(&file));
+        assert_eq!(once, decode(std::slice::from_ref(&file)), "{}", entry.name);
+        assert!(once.iter().all(|e| e.observed == OBSERVED && e.id.is_some()));
+        let mut ids = HashMap::new();
+        for event in &once {
+            // A line that was written twice says the same twice.
+            let first = ids.entry(event.id).or_insert(event);
+            assert_eq!(first.fact, event.fact, "{}", entry.name);
+        }
+        // Written again by a newer version: that is told, whatever else the line told before.
+        if entry.name == "cc-2.1.7-to-2.1.12-two-objects-one-line.jsonl" {
+            let told = once.iter().filter(|e| std::ptr::eq(ids[&e.id], *e));
+            let version = Folded::of(told.cloned()).root().info.version.clone();
+            assert_eq!(version.unwrap().as_str(), "2.1.12");
+        }
+    }
 }

@@ -121,7 +121,15 @@ impl Claude {
             _ => return self.note(e, at),
         };
         let waiting = lane.queued;
-        self.push(e, at, Fact::QueuedPrompts { waiting });
+        // Several in one millisecond are told apart, and stay in their order, by a millisecond each.
+        let nth = match lane.queued_at {
+            Some((time, nth)) if e.time == Some(time) => nth.saturating_add(1),
+            _ => 0,
+        };
+        lane.queued_at = e.time.map(|time| (time, nth));
+        let time = e.time.map(|time| time.plus(i64::from(nth)));
+        let id = format!("queued:{:016x}:{nth}", e.base);
+        self.push_as(e, at, time, &id, Fact::QueuedPrompts { waiting });
     }
 
     pub(super) fn permission_mode(&mut self, e: &mut Emit<'_>, at: usize, line: &Line<'_>) {
