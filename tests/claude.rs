@@ -6,6 +6,7 @@
 mod claude {
     mod folded;
     mod moments;
+    mod properties;
     mod public;
     mod recordings;
     mod scenarios;
