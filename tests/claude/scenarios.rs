@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use agent_session_exporter::event::{
-    CallOutcome, Counting, Event, Fact, ProgressKind, StepKind, Timestamp, TurnOutcome,
+    CallOutcome, Counting, ErrorClass, Event, Fact, ProgressKind, StepKind, Timestamp, TurnOutcome,
 };
 use agent_session_exporter::session::Facts;
 
@@ -142,6 +142,18 @@ fn a_retry_says_which_one_it_is_and_when_it_comes() {
     assert_eq!(retries("api-500-exhausted"), 2);
 }
 
+#[test]
+fn a_failed_turn_says_by_which_error() {
+    for (scenario, error) in [
+        ("api-400", ErrorClass::InvalidRequest),
+        ("api-429-exhausted", ErrorClass::RateLimit),
+        ("api-500-exhausted", ErrorClass::Server),
+    ] {
+        let end = root(scenario).turn_end.clone().unwrap();
+        assert_eq!((end.outcome, end.error), (TurnOutcome::Failed, Some(error)), "{scenario}");
+    }
+}
+
 fn retries(scenario: &str) -> usize {
     facts(scenario).iter().filter(|f| matches!(f, Fact::Blocked { .. })).count()
 }
@@ -259,6 +271,44 @@ fn a_background_agent_wakes_its_parent_without_a_person() {
     let child = whole.all().into_iter().find(|f| f.parent.is_some()).unwrap();
     assert_eq!((child.turns.started, child.turns.completed), (1, 1));
     assert_eq!(whole.root().machine_turns.count_after(None), 1);
+}
+
+#[test]
+fn sub_agents_are_their_parents_in_whichever_order_files_are_read() {
+    for (scenario, children, calls) in [("subagent", 2, 6), ("subagent-bg", 1, 3), ("kill9-subagent", 1, 3)] {
+        let mut files = of_scenario(scenario);
+        assert_eq!(files.len(), 1 + children);
+        let wanted = Folded::of(decode(&files)).all();
+        let written = Play::new(scenario, false).whole();
+        for _ in 0..files.len() {
+            files.rotate_left(1);
+            let folded = Folded::of(decode(&files));
+            assert_eq!(folded.all(), wanted, "{scenario}");
+            let snapshot = folded.snapshot();
+            let slot = snapshot.roots().next().unwrap();
+            let tree = snapshot.rollup(slot, folded.last()).unwrap();
+            assert_eq!((tree.children.len(), tree.calls().total), (children, calls), "{scenario}");
+        }
+        // Nor does it matter that their lines are read as they are written.
+        for (live, read) in written.all().iter().zip(&wanted) {
+            let known = |f: &Facts| {
+                (f.turns, f.calls, f.usage, f.progress.clone(), f.last_activity, f.parent.clone())
+            };
+            assert_eq!(known(live), known(read), "{scenario}");
+        }
+    }
+}
+
+#[test]
+fn a_killed_process_takes_its_sub_agent_with_it() {
+    let known = Play::new("kill9-subagent", true).whole();
+    let snapshot = known.snapshot();
+    let tree = snapshot.rollup(snapshot.roots().next().unwrap(), known.last()).unwrap();
+    assert_eq!(tree.subagents(), (0, 0));
+    let later = known.last().plus(6_000);
+    assert_eq!(known.state(later), "failed/process_gone");
+    let tree = snapshot.rollup(snapshot.roots().next().unwrap(), later).unwrap();
+    assert_eq!(tree.calls().in_flight, 0);
 }
 
 #[test]
