@@ -108,7 +108,7 @@ fn registry(scenario: &str) -> (Vec<(Timestamp, Event)>, Vec<Timestamp>) {
         last = Some((session, seen));
     }
     if left.last() != last.as_ref().map(|(_, at)| at) {
-        // Its file was left behind: a second after the last record the process is found dead.
+        // Its file was left behind: a minute after the last record the process is found dead.
         let end =
             of_scenario(scenario).iter().flat_map(|f| lines(&f.bytes)).filter_map(|l| time_of(l).0).max();
         let (session, _) = last.unwrap();

@@ -230,18 +230,12 @@ fn each_public_file_ends_as_its_notes_say() {
     let mut wrong = Vec::new();
     for entry in entries() {
         let folded = Folded::of(decode(&[fixture(&entry.name)]));
-        if entry.state.contains("sub-agent") && !entry.state.starts_with("running")
-            || entry.state.starts_with("belongs to the parent")
-        {
-            if entry.state.starts_with("idle") {
-                // Its own sub-agents: the last branch says what the state is.
-            } else {
-                let all = folded.all();
-                assert_eq!(all.len(), 1, "{}", entry.name);
-                assert!(all[0].parent.is_some(), "{}", entry.name);
-                assert_eq!(all[0].turns.completed, 1, "{}", entry.name);
-                continue;
-            }
+        if entry.state.starts_with("finished sub-agent") || entry.state.starts_with("belongs to the parent") {
+            let all = folded.all();
+            assert_eq!(all.len(), 1, "{}", entry.name);
+            assert!(all[0].parent.is_some(), "{}", entry.name);
+            assert_eq!((all[0].turns.started, all[0].turns.completed), (1, 1), "{}", entry.name);
+            continue;
         }
         // The message that was the last had not said yet why it stopped: nothing in the file ends that turn.
         if entry.name == "cc-2.1.96-tool-denied-then-esc.jsonl" {
