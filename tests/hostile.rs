@@ -18,14 +18,22 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 /// Recordings that are short enough to be decoded some hundred times.
-static RECORDINGS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/codex");
+static RECORDINGS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| short_ones("codex", 40_000));
+static CLAUDE: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+    let mut all = short_ones("public/claude-code", 40_000);
+    all.extend(short_ones("claude_code", 40_000));
+    assert!(all.len() > 25, "{}", all.len());
+    all
+});
+
+fn short_ones(folder: &str, below: usize) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(folder);
     let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
     paths.retain(|p| p.extension().is_some_and(|e| e == "jsonl"));
     paths.sort();
     let read = paths.iter().map(|p| std::fs::read(p).unwrap());
-    read.filter(|bytes| bytes.len() < 40_000).collect()
-});
+    read.filter(|bytes| bytes.len() < below).collect()
+}
 
 fn events(recording: &[u8]) -> (Vec<Event>, Vec<u8>) {
     let reducer = agent_session_exporter::event::Reducer::new([5; 16], Default::default());
@@ -51,7 +59,7 @@ static BLOBS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
 
 /// Checkpoints of decoders, of sessions and of known ids.
 static CHECKPOINTS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
-    let mut all = Vec::new();
+    let mut all: Vec<_> = CLAUDE.iter().map(|bytes| bodies::claude_checkpoint(bytes)).collect();
     for recording in RECORDINGS.iter() {
         let (events, checkpoint) = events(recording);
         all.push(checkpoint);
@@ -175,6 +183,11 @@ proptest! {
     }
 
     #[test]
+    fn claude_lines(pick in any::<prop::sample::Index>(), changes in changes()) {
+        bodies::claude_lines(&changed(&CLAUDE, pick, &changes));
+    }
+
+    #[test]
     fn push_item(pick in any::<prop::sample::Index>(), changes in changes()) {
         bodies::push_item(&changed(&ITEMS[0], pick, &changes));
     }
@@ -198,6 +211,7 @@ proptest! {
     fn any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         bodies::codex_lines(&bytes);
         bodies::line_objects(&bytes);
+        bodies::claude_lines(&bytes);
         bodies::push_item(&bytes);
         bodies::push_cloud_event(&bytes);
         bodies::journal_read(&bytes);

@@ -85,9 +85,10 @@ impl<'a> Rollup<'a> {
         sum
     }
 
-    /// Whether an open call still counts: its turn is open, or ended a moment ago.
+    /// Whether an open call still counts: its turn is open, or ended a moment ago, and did not end with its root's.
     pub fn in_flight(&self, facts: &Facts, call: &OpenCall) -> bool {
-        !is_interrupted(facts, call, self.now)
+        let lost = !std::ptr::eq(facts, self.root) && (self.writer_gone(facts) || !self.outlives_root(facts));
+        !lost && !is_interrupted(facts, call, self.now)
     }
 
     /// Pending actions of the tree, oldest first, with the session each belongs to.

@@ -13,8 +13,10 @@ use agent_session_exporter::event::{Event, Reducer, SourceId, Timestamp};
 use agent_session_exporter::ingest::{Kernel, Options as Tailing, Outcome, Position, Tail, Wake, file_name};
 use agent_session_exporter::session::snapshot::{Snapshot, Tree};
 use agent_session_exporter::session::{Facts, Session};
+use agent_session_exporter::sources::claude_code::Claude;
 use agent_session_exporter::sources::codex::Codex;
 use agent_session_exporter::sources::files::objects::{self, Piece};
+use agent_session_exporter::sources::files::{Opening, PEEK};
 use agent_session_exporter::sources::push::{Admission, Decoder, Options};
 use agent_session_exporter::sources::{Decode, Record};
 use agent_session_exporter::store::dedup::Known;
@@ -188,6 +190,45 @@ pub fn file_lines(bytes: &[u8]) {
     }
 }
 
+/// As a file of Claude Code is opened.
+pub fn claude_opening(head: &[u8]) -> Opening<'_> {
+    Opening {
+        source: SourceId::from("claude_code"),
+        reducer: REDUCER.clone(),
+        name: Some("named-by-file"),
+        owners: Arc::default(),
+        head: &head[..head.len().min(PEEK)],
+    }
+}
+
+/// What a decoder of Claude Code keeps behind the last line.
+pub fn claude_checkpoint(bytes: &[u8]) -> Vec<u8> {
+    let mut decoder = Claude::new(&claude_opening(bytes));
+    for line in bytes.split(|b| *b == b'\n') {
+        let _ = decoder.decode(&Record { bytes: line, observed: NOW }, &mut Vec::new());
+    }
+    decoder.checkpoint()
+}
+
+/// A file of Claude Code, line by line.
+pub fn claude_lines(bytes: &[u8]) {
+    let opening = claude_opening(bytes);
+    let mut decoder = Claude::new(&opening);
+    let mut all = Vec::new();
+    for line in bytes.split(|b| *b == b'\n') {
+        let before = all.len();
+        let _ = decoder.decode(&Record { bytes: line, observed: NOW }, &mut all);
+        assert!(all.len() - before <= MAX_EVENTS + line.len() / 8, "{} events of a line", all.len() - before);
+        let _ = decoder.unknown_kinds();
+    }
+    all.iter().for_each(small);
+    let checkpoint = decoder.checkpoint();
+    assert!(checkpoint.len() <= MAX_CHECKPOINT, "a checkpoint of {} bytes", checkpoint.len());
+    let again = Claude::restore(&opening, &checkpoint).expect("a checkpoint of our own can be restored");
+    assert_eq!(again.session(), decoder.session());
+    fold(all);
+}
+
 /// One pushed item.
 pub fn push_item(bytes: &[u8]) {
     if let Ok(event) = decoder().item(bytes, NOW) {
@@ -222,6 +263,13 @@ pub fn checkpoint_restore(bytes: &[u8]) {
         let line = br#"{"timestamp":"2026-11-29T15:12:58.774Z","type":"event_msg","payload":{"type":"task_started","turn_id":"t"}}"#;
         let mut out = Vec::new();
         let _ = decoder.decode(&Record { bytes: line, observed: NOW }, &mut out);
+        fold(out);
+    }
+    if let Some(mut decoder) = Claude::restore(&claude_opening(&[]), bytes) {
+        let line = br#"{"type":"assistant","sessionId":"s","uuid":"u","timestamp":"2026-11-29T15:12:58.774Z","message":{"id":"m","content":[]}}"#;
+        let mut out = Vec::new();
+        let _ = decoder.decode(&Record { bytes: line, observed: NOW }, &mut out);
+        let _ = decoder.checkpoint();
         fold(out);
     }
     let mut sessions = Sessions::default();

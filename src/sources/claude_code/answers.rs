@@ -1,11 +1,16 @@
 //! Lines of the model's side: one line a block of an answer, each with the whole usage of its message.
 
+use memchr::memmem;
+
 use super::state::Message as Remembered;
 use super::stream::Ended;
 use super::wire::{Block, Line, Message, Raw, Tokens, count, flag, list, object, read, text, word};
 use super::{Claude, Emit};
 use crate::event::{ActivityClass, ErrorClass, Event, Fact, Name, SessionInfo, TurnOutcome, Usage};
 
+/// The field that only whole messages have; mostly null, so that reading it would not tell. Inside a text its quotes
+/// would be escaped.
+const DETAILS: &[u8] = b",\"stop_details\":";
 /// Model name of messages that the program wrote itself.
 const SYNTHETIC: &str = "<synthetic>";
 
@@ -40,7 +45,9 @@ impl Claude {
             return self.close_turn(e, at, e.time, &Ended { error, ..Ended::as_known(TurnOutcome::Failed) });
         }
         let ended = self.state.lanes[at].ended == id;
-        if self.state.lanes[at].turn.is_none() && !ended {
+        let lane = &self.state.lanes[at];
+        // What the program says itself begins nothing.
+        if model.is_some() && lane.turn.is_none() && !ended && (!lane.left || lane.command.is_some()) {
             self.resume_turn(e, at);
         }
         if let Some(turn) = &mut self.state.lanes[at].turn {
@@ -58,7 +65,8 @@ impl Claude {
         self.spend(e, at, key, message.usage, model.as_ref());
         if !ended {
             let stop = text(message.stop_reason).filter(|_| model.is_some());
-            self.stopped(e, at, id, stop.as_deref(), says);
+            let whole = self.is_whole(at, line.message);
+            self.stopped(e, at, id, stop.as_deref(), says && whole);
         }
     }
 
@@ -81,6 +89,14 @@ impl Claude {
         says
     }
 
+    /// Whether the message came to its end: one whose stream was cut has a made-up reason, but no details of it.
+    fn is_whole(&mut self, at: usize, message: Raw<'_>) -> bool {
+        let has = message.is_some_and(|raw| memmem::find(raw.get().as_bytes(), DETAILS).is_some());
+        let lane = &mut self.state.lanes[at];
+        lane.details |= has;
+        has || !lane.details
+    }
+
     /// Why the message stopped, where it says so. A message is written block by block, and each says it.
     fn stopped(&mut self, e: &mut Emit<'_>, at: usize, id: u64, stop: Option<&str>, says: bool) {
         let outcome = match stop {
@@ -88,12 +104,11 @@ impl Claude {
             Some("max_tokens" | "model_context_window_exceeded") => TurnOutcome::Truncated,
             _ => return,
         };
-        self.tells_ends(e, at);
         if says || outcome == TurnOutcome::Truncated {
             self.close_turn(e, at, e.time, &Ended::as_known(outcome));
             self.state.lanes[at].ended = id;
         } else {
-            // A thought: its text follows, or something that shows there is none.
+            // A thought, or a stream that may have been cut: the rest follows, or something that shows there is none.
             self.state.lanes[at].ending = Some((id, e.time));
         }
     }

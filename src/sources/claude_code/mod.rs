@@ -72,6 +72,8 @@ const AGENT: &str = "claude-code";
 const MAX_UNKNOWN: usize = 32;
 /// Version of the checkpoint's layout.
 const LAYOUT: u8 = 1;
+/// Ranks a fact may have.
+const RANKS: usize = 32;
 /// Being there still is said at most this often, in milliseconds.
 const SAY_AGAIN_MS: i64 = 1_000;
 
@@ -111,8 +113,9 @@ struct Emit<'r> {
     /// Names the line among all of its session, whichever file shows it.
     base: u64,
     out: &'r mut Vec<Event>,
-    /// Number of events so far.
-    count: u32,
+    /// Number of events so far, by the rank of their facts: a line that is written twice need not bring the same
+    /// events twice, and those it does bring are to have the same ids.
+    counts: [u16; RANKS],
 }
 
 // === impl Claude ===
@@ -150,8 +153,9 @@ impl Claude {
 
     /// Hands out a fact with a time of its own.
     fn push_at(&mut self, e: &mut Emit<'_>, lane: usize, time: Option<Timestamp>, fact: Fact) {
-        let id = format!("{:016x}.{}", e.base, e.count);
-        e.count += 1;
+        let nth = &mut e.counts[usize::from(fact.rank()) % RANKS];
+        let id = format!("{:016x}.{}.{nth}", e.base, fact.type_name());
+        *nth = nth.wrapping_add(1);
         self.push_as(e, lane, time, &id, fact);
     }
 
@@ -226,7 +230,7 @@ impl Decode for Claude {
             Some(uuid) => self.hash(&uuid),
             None => self.reducer.hash(record.bytes),
         };
-        let mut e = Emit { observed: record.observed, time, base, out, count: 0 };
+        let mut e = Emit { observed: record.observed, time, base, out, counts: [0; RANKS] };
         let Some(lane) = self.lane(&line, &kind, time) else {
             // Nothing says yet whose file this is.
             return Ok(());

@@ -30,6 +30,10 @@ impl Claude {
             return;
         }
         self.describe(e, at, line);
+        if flag(line.own_note) && flag(line.is_meta) {
+            // The stream was cut, and the program asks for the rest: what looked like the end was none.
+            self.state.lanes[at].ending = None;
+        }
         self.settle(e, at);
         if first_result.is_some() {
             for block in blocks.iter().filter(|block| word(block.kind) == "tool_result") {

@@ -51,7 +51,6 @@ impl Claude {
             "api_error" => self.retry(e, at, line),
             "turn_duration" | "stop_hook_summary" => {
                 self.settle(e, at);
-                self.tells_ends(e, at);
                 self.close_turn(e, at, e.time, &Ended::as_known(TurnOutcome::Completed));
                 self.note(e, at);
             }
@@ -122,7 +121,15 @@ impl Claude {
             _ => return self.note(e, at),
         };
         let waiting = lane.queued;
-        self.push(e, at, Fact::QueuedPrompts { waiting });
+        // Several in one millisecond are told apart, and stay in their order, by a millisecond each.
+        let nth = match lane.queued_at {
+            Some((time, nth)) if e.time == Some(time) => nth.saturating_add(1),
+            _ => 0,
+        };
+        lane.queued_at = e.time.map(|time| (time, nth));
+        let time = e.time.map(|time| time.plus(i64::from(nth)));
+        let id = format!("queued:{:016x}:{nth}", e.base);
+        self.push_as(e, at, time, &id, Fact::QueuedPrompts { waiting });
     }
 
     pub(super) fn permission_mode(&mut self, e: &mut Emit<'_>, at: usize, line: &Line<'_>) {
@@ -136,8 +143,9 @@ impl Claude {
     /// it; a person's process may write them and go on.
     pub(super) fn process_ends(&mut self, e: &mut Emit<'_>, at: usize) {
         self.settle(e, at);
-        let lane = &self.state.lanes[at];
+        let lane = &mut self.state.lanes[at];
         if !lane.interactive && lane.parent.is_none() {
+            lane.left = true;
             let newest = lane.newest;
             self.close_turn(e, at, newest, &Ended::as_known(TurnOutcome::Cancelled));
         }

@@ -69,6 +69,12 @@ pub(super) struct Lane {
     /// When something was last said of it, to spare saying that it is still there.
     pub(super) said: Option<Timestamp>,
     pub(super) queued: u32,
+    /// Time of the newest line about it, and how many of that time came before.
+    pub(super) queued_at: Option<(Timestamp, u16)>,
+    /// The process wrote its totals: what it still adds is the rest of what it was doing.
+    pub(super) left: bool,
+    /// Whether whole messages carry the details of their stop, as newer versions write them.
+    pub(super) details: bool,
     pub(super) open: VecDeque<OpenCall>,
     pub(super) messages: VecDeque<Message>,
     pub(super) tasks: VecDeque<(u64, TaskState)>,
@@ -170,6 +176,9 @@ impl Lane {
             newest: None,
             said: None,
             queued: 0,
+            queued_at: None,
+            left: false,
+            details: false,
             open: VecDeque::new(),
             messages: VecDeque::new(),
             tasks: VecDeque::new(),

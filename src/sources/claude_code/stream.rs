@@ -167,7 +167,11 @@ impl Claude {
         let mut info = SessionInfo::default();
         if news {
             lane.version = version_hash;
-            lane.tells_ends |= tells_ends(&version);
+            // Other versions end some turns with a record; of a turn that has none they tell nothing.
+            let tells = tells_ends(&version);
+            if std::mem::replace(&mut lane.tells_ends, tells) != tells && !first {
+                info.capabilities = Some(if tells { SEEN } else { SEEN.without(Capability::Ends) });
+            }
             info.version = Some(self.name(&version));
         }
         if first {
@@ -188,14 +192,6 @@ impl Claude {
             }
             self.push(e, at, Fact::SessionStarted(info));
         } else {
-            self.push(e, at, Fact::SessionUpdated(info));
-        }
-    }
-
-    /// The record just read tells that a turn ended, so this session's records do.
-    pub(super) fn tells_ends(&mut self, e: &mut Emit<'_>, at: usize) {
-        if !std::mem::replace(&mut self.state.lanes[at].tells_ends, true) {
-            let info = SessionInfo { capabilities: Some(SEEN), ..SessionInfo::default() };
             self.push(e, at, Fact::SessionUpdated(info));
         }
     }
@@ -280,6 +276,7 @@ impl Claude {
     ) {
         let lane = &mut self.state.lanes[at];
         (lane.turn, lane.command, lane.denied) = (Some(Turn { request, worked: false }), None, false);
+        lane.left = false;
         lane.message_last = false;
         self.push_at(e, at, time, Fact::TurnStarted { trigger });
     }

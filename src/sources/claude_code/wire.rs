@@ -15,7 +15,7 @@ shapes! {
         denial = "toolDenialKind", denial_before_run = "toolDenialBeforeRun",
         permission_decision = "permissionDecision", error, is_api_error = "isApiErrorMessage",
         api_error_status = "apiErrorStatus", retry_in_ms = "retryInMs", retry_attempt = "retryAttempt",
-        operation, attachment,
+        operation, attachment, own_note = "ownNote",
     }
     /// `message` of a user's or an assistant's line.
     Message { id, model, usage, stop_reason, content }
