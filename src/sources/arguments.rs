@@ -88,16 +88,8 @@ pub(super) fn reduce(
         names.iter().find_map(|name| members.iter().find(|(key, _)| key == name)).map(|(_, v)| v.get())
     };
     let command = if class == ToolClass::Shell { find(&COMMANDS).and_then(command_line) } else { None };
-    if let Some(command) = command {
-        let seen = reducer.hash_all(&[tool.as_bytes(), command.as_bytes()]);
-        if memory.commands.len() >= MAX_COMMANDS {
-            memory.commands.clear();
-        }
-        let known = *memory.commands.entry(seen).or_insert_with(|| Reduced {
-            key: Some(reducer.command_key(tool, &command)),
-            target: Some(target_hash(&normal_command(&command))),
-            commands: reducer.commands(&command),
-        });
+    if let Some(line) = command {
+        let known = reduce_command(reducer, memory, tool, class, &line);
         return Ok(Reduced { target: reduced.target.or(known.target), ..known });
     }
     if reduced.target.is_none() {
@@ -142,6 +134,25 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
 
         d.deserialize_map(MembersVisitor)
     }
+}
+
+/// Reduces a command line.
+pub(super) fn reduce_command(
+    reducer: &Reducer,
+    memory: &mut Memory,
+    tool: &str,
+    class: ToolClass,
+    line: &str,
+) -> Reduced {
+    let seen = reducer.hash_all(&[tool.as_bytes(), line.as_bytes()]);
+    if memory.commands.len() >= MAX_COMMANDS {
+        memory.commands.clear();
+    }
+    *memory.commands.entry(seen).or_insert_with(|| Reduced {
+        key: Some(reducer.command_key(tool, line)),
+        target: Some(reducer.hash_all(&[class.as_str().as_bytes(), normal_command(line).as_bytes()])),
+        commands: reducer.commands(line),
+    })
 }
 
 /// Canonical JSON of an object whose members are sorted. Scalars that can be spelled in one way only are copied.

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 
 use super::DecodeError;
-use super::walk::{Walk, string_end};
+use super::walk::{Take, Walk, string_end};
 use crate::event::Timestamp;
 
 /// A value as it is spelled. It is one as far as its ends go; what is inside is checked when it is read.
@@ -16,32 +16,46 @@ pub(super) struct Json<'a>(&'a str);
 /// A field that is looked at only where its kind of record has it; `null` is none.
 pub(super) type Raw<'a> = Option<Json<'a>>;
 
-/// An object by its fields, each raw.
+/// An object by its fields.
 pub(super) trait Shape<'a>: Default {
-    /// Takes a field in, if it is one of its own.
-    fn take(&mut self, name: &str, value: Raw<'a>);
+    /// Takes a field in, or passes it.
+    fn field(&mut self, name: &str, walk: &mut Walk<'a>) -> Option<()>;
 }
 
-/// Declares objects by their fields; `= "…"` where the wire name is no identifier of ours.
+/// Declares objects by their fields: raw ones, and objects of their own (`field: Shape`). `= "…"` where the wire name
+/// is no identifier of ours.
 macro_rules! shapes {
-    ($($(#[$meta:meta])* $name:ident { $($field:ident $(= $wire:literal)?),+ $(,)? })+) => {$(
+    ($($(#[$meta:meta])* $name:ident { $($field:ident $(: $kind:ident)? $(= $wire:literal)?),+ $(,)? })+) => {$(
         $(#[$meta])*
         #[derive(Default)]
         pub(super) struct $name<'a> {
-            $(pub(super) $field: $crate::sources::shape::Raw<'a>,)+
+            $(pub(super) $field: $crate::sources::shape::kind!('a $($kind)?),)+
         }
 
         impl<'a> $crate::sources::shape::Shape<'a> for $name<'a> {
-            fn take(&mut self, name: &str, value: $crate::sources::shape::Raw<'a>) {
+            fn field(&mut self, name: &str, walk: &mut $crate::sources::walk::Walk<'a>) -> Option<()> {
                 $(
                     if name == $crate::sources::shape::wire_name!($field $($wire)?) {
-                        self.$field = value;
-                        return;
+                        self.$field = $crate::sources::walk::Take::take(walk)?;
+                        return Some(());
                     }
                 )+
+                walk.value().map(|_| ())
+            }
+        }
+
+        impl<'a> $crate::sources::walk::Take<'a> for $name<'a> {
+            fn take(walk: &mut $crate::sources::walk::Walk<'a>) -> Option<Self> {
+                $crate::sources::shape::take_object(walk)
             }
         }
     )+};
+}
+
+/// What a field holds.
+macro_rules! kind {
+    ($life:lifetime) => { $crate::sources::shape::Raw<$life> };
+    ($life:lifetime $kind:ident) => { $kind<$life> };
 }
 
 /// How a field is spelled on the wire.
@@ -54,6 +68,7 @@ macro_rules! wire_name {
     };
 }
 
+pub(crate) use kind;
 pub(crate) use shapes;
 pub(crate) use wire_name;
 
@@ -65,7 +80,7 @@ impl<'a> Json<'a> {
         self.0
     }
 
-    fn of(text: &'a str) -> Raw<'a> {
+    pub(super) fn of(text: &'a str) -> Raw<'a> {
         (text != "null").then_some(Self(text))
     }
 }
@@ -82,22 +97,20 @@ pub(super) fn json(text: &str) -> Raw<'_> {
 
 /// The members of an object, none where the field is something else.
 pub(super) fn pairs<'a>(raw: Raw<'a>) -> Vec<(&'a str, Raw<'a>)> {
-    let mut walk = Walk::new(raw.map_or("", Json::get));
     let mut all = Vec::new();
-    if walk.open(b'{').is_some() {
-        while let Some((name, value)) = walk.member() {
-            all.push((name, Json::of(value)));
-        }
-    }
-    all
+    let whole = Walk::new(raw.map_or("", Json::get)).object(|name, walk| {
+        all.push((name, Json::of(walk.value()?)));
+        Some(())
+    });
+    whole.map(|()| all).unwrap_or_default()
 }
 
 /// The field as an object, or `None` where it is something else.
 pub(super) fn shape<'a, T: Shape<'a>>(raw: Raw<'a>) -> Option<T> {
-    let text = raw?.get();
+    let mut walk = Walk::new(raw?.get());
     let mut object = T::default();
-    let end = members(text, &mut object)?;
-    text[end..].trim_ascii().is_empty().then_some(object)
+    members(&mut walk, &mut object)?;
+    walk.rest().trim_ascii().is_empty().then_some(object)
 }
 
 /// The field as an object, or one without fields.
@@ -107,14 +120,12 @@ pub(super) fn object<'a, T: Shape<'a>>(raw: Raw<'a>) -> T {
 
 /// The elements of a list, none where the field is something else.
 pub(super) fn elements<'a>(raw: Raw<'a>) -> Vec<Raw<'a>> {
-    let mut walk = Walk::new(raw.map_or("", Json::get));
     let mut all = Vec::new();
-    if walk.open(b'[').is_some() {
-        while let Some(value) = walk.element() {
-            all.push(Json::of(value));
-        }
-    }
-    all
+    let whole = Walk::new(raw.map_or("", Json::get)).list(|walk| {
+        all.push(Json::of(walk.value()?));
+        Some(())
+    });
+    whole.map(|()| all).unwrap_or_default()
 }
 
 /// The elements of a list that are objects.
@@ -122,19 +133,33 @@ pub(super) fn list<'a, T: Shape<'a>>(raw: Raw<'a>) -> Vec<T> {
     elements(raw).into_iter().filter_map(shape).collect()
 }
 
-/// Takes the members of an object in; where it ends, or `None` if it is none.
-fn members<'a, T: Shape<'a>>(text: &'a str, object: &mut T) -> Option<usize> {
-    let mut walk = Walk::new(text);
-    walk.open(b'{')?;
-    while let Some((name, value)) = walk.member() {
+/// Takes the members of an object in; `None` if it is none, or has no end.
+fn members<'a, T: Shape<'a>>(walk: &mut Walk<'a>, object: &mut T) -> Option<()> {
+    walk.object(|name, walk| {
         if name.contains('\\') {
             let spelled: String = serde_json::from_str(&format!("\"{name}\"")).ok()?;
-            object.take(&spelled, Json::of(value));
+            object.field(&spelled, walk)
         } else {
-            object.take(name, Json::of(value));
+            object.field(name, walk)
         }
+    })
+}
+
+/// An object, or one without fields where something else stands.
+pub(super) fn take_object<'a, T: Shape<'a>>(walk: &mut Walk<'a>) -> Option<T> {
+    let mut object = T::default();
+    if walk.peek()? == b'{' {
+        members(walk, &mut object)?;
+    } else {
+        walk.value()?;
     }
-    walk.closed()
+    Some(object)
+}
+
+impl<'a> Take<'a> for Raw<'a> {
+    fn take(walk: &mut Walk<'a>) -> Option<Self> {
+        Some(Json::of(walk.value()?))
+    }
 }
 
 /// The field's text.
@@ -199,9 +224,10 @@ pub(super) fn blocks<'a>(raw: Raw<'a>) -> Vec<Cow<'a, str>> {
 /// Not JSON, or no object.
 pub(super) fn from_line<'a, T: Shape<'a>>(bytes: &'a [u8]) -> Result<T, DecodeError> {
     let line = std::str::from_utf8(bytes).map_err(|_| DecodeError::Json)?;
+    let mut walk = Walk::new(line);
     let mut object = T::default();
-    match members(line, &mut object) {
-        Some(end) if line[end..].trim_ascii().is_empty() => Ok(object),
+    match members(&mut walk, &mut object) {
+        Some(()) if walk.rest().trim_ascii().is_empty() => Ok(object),
         // Something else that is JSON, or nothing that is.
         None if serde_json::from_str::<serde::de::IgnoredAny>(line).is_ok() => Err(DecodeError::Shape),
         _ => Err(DecodeError::Json),

@@ -1,16 +1,11 @@
 //! Lines of the model's side: one line a block of an answer, each with the whole usage of its message.
 
-use memchr::memmem;
-
 use super::state::Message as Remembered;
 use super::stream::Ended;
-use super::wire::{Block, Line, Message, Raw, Tokens, count, flag, list, object, read, text, word};
+use super::wire::{Content, Line, Tokens, count, flag, read, text, word};
 use super::{Claude, Emit};
 use crate::event::{ActivityClass, ErrorClass, Event, Fact, Name, SessionInfo, TurnOutcome, Usage};
 
-/// The field that only whole messages have; mostly null, so that reading it would not tell. Inside a text its quotes
-/// would be escaped.
-const DETAILS: &[u8] = b",\"stop_details\":";
 /// Model name of messages that the program wrote itself.
 const SYNTHETIC: &str = "<synthetic>";
 
@@ -19,7 +14,7 @@ const SYNTHETIC: &str = "<synthetic>";
 impl Claude {
     /// A line of the model's side.
     pub(super) fn assistant(&mut self, e: &mut Emit<'_>, at: usize, line: &Line<'_>) {
-        let message: Message<'_> = object(line.message);
+        let message = &line.message;
         let name = text(message.id).or_else(|| text(line.uuid)).unwrap_or_default();
         let id = self.hash(&name);
         let Remembered { key, copied, .. } = match self.state.lanes[at].message(id) {
@@ -34,7 +29,7 @@ impl Claude {
         let model = text(message.model).filter(|model| model != SYNTHETIC);
         let model = model.map(|model| self.name(&model));
         if copied {
-            return self.spend(e, at, key, message.usage, model.as_ref());
+            return self.spend(e, at, key, &message.usage, model.as_ref());
         }
         self.describe(e, at, line);
         if self.state.lanes[at].ending.is_some_and(|(ending, _)| ending != id) {
@@ -61,21 +56,20 @@ impl Claude {
                 Fact::SessionUpdated(SessionInfo { model: model.clone(), ..SessionInfo::default() }),
             );
         }
-        let says = self.blocks(e, at, message.content);
-        self.spend(e, at, key, message.usage, model.as_ref());
+        let says = self.blocks(e, at, &message.content);
+        self.spend(e, at, key, &message.usage, model.as_ref());
         if !ended {
             let stop = text(message.stop_reason).filter(|_| model.is_some());
-            let whole = self.is_whole(at, line.message);
+            let whole = self.is_whole(at, message.stop_details.is_there());
             self.stopped(e, at, id, stop.as_deref(), says && whole);
         }
     }
 
     /// The blocks of a line; whether there is a text among them.
-    fn blocks(&mut self, e: &mut Emit<'_>, at: usize, content: Raw<'_>) -> bool {
-        let blocks: Vec<Block<'_>> = list(content);
-        let mut says = text(content).is_some();
-        let mut works = blocks.is_empty();
-        for block in &blocks {
+    fn blocks(&mut self, e: &mut Emit<'_>, at: usize, content: &Content<'_>) -> bool {
+        let mut says = text(content.raw).is_some();
+        let mut works = content.blocks.is_empty();
+        for block in &content.blocks {
             match word(block.kind).as_ref() {
                 "tool_use" => self.call(e, at, block),
                 "text" => says = true,
@@ -90,8 +84,7 @@ impl Claude {
     }
 
     /// Whether the message came to its end: one whose stream was cut has a made-up reason, but no details of it.
-    fn is_whole(&mut self, at: usize, message: Raw<'_>) -> bool {
-        let has = message.is_some_and(|raw| memmem::find(raw.get().as_bytes(), DETAILS).is_some());
+    fn is_whole(&mut self, at: usize, has: bool) -> bool {
         let lane = &mut self.state.lanes[at];
         lane.details |= has;
         has || !lane.details
@@ -114,9 +107,8 @@ impl Claude {
     }
 
     /// Tokens of a message, told to the session that owns it.
-    fn spend(&mut self, e: &mut Emit<'_>, at: usize, key: u64, usage: Raw<'_>, model: Option<&Name>) {
-        let Some(model) = model.filter(|_| usage.is_some()) else { return };
-        let usage: Tokens<'_> = object(usage);
+    fn spend(&mut self, e: &mut Emit<'_>, at: usize, key: u64, usage: &Tokens<'_>, model: Option<&Name>) {
+        let Some(model) = model else { return };
         let said = [
             count(usage.input_tokens),
             count(usage.cache_read_input_tokens),

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use super::stream::Ended;
-use super::wire::{Block, Json, Line, Message, Origin, Raw, flag, list, object, text, word};
+use super::wire::{Block, Content, Json, Line, Origin, Raw, flag, object, text, word};
 use super::{Claude, Emit};
 use crate::event::{Fact, Trigger, TurnOutcome};
 
@@ -19,12 +19,11 @@ const COMMANDS: [&str; 4] = ["<command-", "<local-command-", "<bash-", "<user-me
 impl Claude {
     /// A line of the user's side.
     pub(super) fn user(&mut self, e: &mut Emit<'_>, at: usize, line: &Line<'_>) {
-        let message: Message<'_> = object(line.message);
-        let blocks: Vec<Block<'_>> = list(message.content);
+        let Content { raw, blocks } = &line.message.content;
         let first_result = blocks.iter().find(|block| word(block.kind) == "tool_result");
         let key = match first_result {
             Some(block) => self.key("result", &word(block.tool_use_id), e.time),
-            None => self.key("prompt", message.content.map_or("", Json::get), e.time),
+            None => self.key("prompt", raw.map_or("", Json::get), e.time),
         };
         if self.is_copied(at, key) {
             return;
@@ -45,7 +44,7 @@ impl Claude {
         if flag(line.is_meta) || flag(line.is_compact_summary) || flag(line.turn_companion) {
             return self.note(e, at);
         }
-        let said = first_text(message.content, &blocks);
+        let said = first_text(*raw, blocks);
         if said.starts_with(INTERRUPTED) {
             let denied = self.state.lanes[at].denied;
             let ended = Ended { denied, ..Ended::as_known(TurnOutcome::Cancelled) };

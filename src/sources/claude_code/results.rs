@@ -5,9 +5,7 @@ use std::borrow::Cow;
 use super::prompts::tagged;
 use super::state::{OpenCall, TaskState};
 use super::stream::{Ended, RUN};
-use super::wire::{
-    Block, FileRead, Hunk, Item, Line, Outcome, Raw, elements, flag, list, object, read, text, word,
-};
+use super::wire::{Block, Hunk, Item, Line, Outcome, Raw, elements, flag, list, object, read, text, word};
 use super::{Claude, Emit};
 use crate::event::{
     CallEnd, CallOutcome, Event, Evidence, Fact, ProgressKind, ReadRange, SessionId, ToolClass, TurnOutcome,
@@ -28,9 +26,9 @@ impl Claude {
         let Some(call) = text(block.tool_use_id) else { return };
         let hash = self.hash(&call);
         let open = self.state.lanes[at].end_call(hash);
-        let outcome: Outcome<'_> = object(line.tool_use_result);
+        let outcome = &line.tool_use_result;
         let error = flag(block.is_error).then(|| said(block.content));
-        let how = ended(line, &outcome, error.as_deref());
+        let how = ended(line, outcome, error.as_deref());
         if let Some(turn) = &mut self.state.lanes[at].turn {
             turn.worked = true;
         }
@@ -39,15 +37,15 @@ impl Claude {
         let class = open.as_ref().map_or(ToolClass::Other, |open| open.class);
         let tool = open.as_ref().map_or("", |open| open.tool.as_str());
         let background = text(outcome.background_task_id);
-        let exit_code = exit_code(class, how, error.as_deref(), &outcome).filter(|_| background.is_none());
+        let exit_code = exit_code(class, how, error.as_deref(), outcome).filter(|_| background.is_none());
         let end = CallEnd {
             call: self.id(&call),
             outcome: how,
             exit_code,
-            diff_lines: (class == ToolClass::Edit && how == CallOutcome::Ok).then(|| changed_lines(&outcome)),
+            diff_lines: (class == ToolClass::Edit && how == CallOutcome::Ok).then(|| changed_lines(outcome)),
             error: error.as_deref().map(|text| self.reducer.error_fingerprint(tool, text)),
             output: block.content.map(|raw| self.reducer.hash(raw.get().as_bytes())),
-            read: lines_read(&outcome),
+            read: lines_read(outcome),
         };
         self.push_as(e, at, e.time, &format!("end:{hash:016x}"), Fact::ToolEnded(end));
         if let Some(task) = background {
@@ -55,7 +53,7 @@ impl Claude {
             self.push(e, at, Fact::Background { task, running: true });
         }
         if how == CallOutcome::Ok {
-            self.tool_said(e, at, open.as_ref(), &outcome);
+            self.tool_said(e, at, open.as_ref(), outcome);
         }
     }
 
@@ -246,7 +244,7 @@ fn changed_lines(outcome: &Outcome<'_>) -> u32 {
 
 /// Lines a read got.
 fn lines_read(outcome: &Outcome<'_>) -> Option<ReadRange> {
-    let file: FileRead<'_> = object(outcome.file);
+    let file = &outcome.file;
     let number = |raw: Raw<'_>| read::<f64>(raw).filter(|n| (0.0..1e9).contains(n)).map(|n| n as u32);
     let (start, lines, total) =
         (number(file.start_line)?.max(1), number(file.num_lines)?, number(file.total_lines)?);

@@ -10,11 +10,11 @@ use super::wire::{
     read, text, word,
 };
 use super::{Codex, Emit};
-use crate::event::reduce::normal_command;
 use crate::event::{
     ActionKind, ActivityClass, CallEnd, CallOutcome, CallStart, Certainty, Commands, Evidence, Fact, Id,
     ProgressKind, Resolution, Timestamp, ToolClass,
 };
+use crate::sources::arguments;
 
 /// Arguments that say how long to wait and how much to show, not what to do.
 const NOT_IN_KEY: [&str; 3] = ["yield_time_ms", "max_output_tokens", "timeout_ms"];
@@ -139,15 +139,16 @@ impl Codex {
         }
     }
 
-    pub(super) fn shell_start<'a>(&self, call: &'a str, tool: &'a str, command: &str) -> Start<'a> {
-        let normal = normal_command(command);
+    pub(super) fn shell_start<'a>(&mut self, call: &'a str, tool: &'a str, command: &str) -> Start<'a> {
+        let reduced =
+            arguments::reduce_command(&self.reducer, &mut self.memory, tool, ToolClass::Shell, command);
         Start {
             call,
             tool,
             class: ToolClass::Shell,
-            key: Some(self.reducer.command_key(tool, command)),
-            target: Some(self.reducer.hash_all(&[ToolClass::Shell.as_str().as_bytes(), normal.as_bytes()])),
-            commands: self.reducer.commands(command),
+            key: reduced.key,
+            target: reduced.target,
+            commands: reduced.commands,
             asks: self.asks(false),
             diff: None,
             process: None,

@@ -17,7 +17,7 @@ impl Codex {
         e: &mut Emit<'_>,
         call: &'s str,
         started: Raw<'_>,
-        start: impl Fn(&Self) -> Start<'s>,
+        start: impl FnOnce(&mut Self) -> Start<'s>,
         end: &End,
     ) {
         let hash = self.call_hash(call);
@@ -31,7 +31,8 @@ impl Codex {
             }
         } else if end.outcome != CallOutcome::Interrupted {
             let time = millis(started).or(e.time);
-            self.push_start(e, time, &start(self), true);
+            let start = start(self);
+            self.push_start(e, time, &start, true);
             self.push_end(e, call, end);
         }
     }

@@ -24,6 +24,7 @@ use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::sync::Arc;
 
+use super::arguments::Memory;
 use super::files::{self, FileSource};
 use super::{Decode, DecodeError, Record, SourceDef};
 use crate::event::{Capabilities, Capability};
@@ -93,6 +94,7 @@ pub struct Codex {
     source: SourceId,
     reducer: Arc<Reducer>,
     state: State,
+    memory: Memory,
     unknown: Vec<String>,
 }
 
@@ -114,14 +116,14 @@ struct Emit<'r> {
 impl Codex {
     /// A decoder that begins with the first line.
     pub fn new(source: SourceId, reducer: Arc<Reducer>) -> Self {
-        Self { source, reducer, state: State::default(), unknown: Vec::new() }
+        Self { source, reducer, state: State::default(), memory: Memory::default(), unknown: Vec::new() }
     }
 
     /// A decoder that goes on behind the line after which the checkpoint was taken; `None` if it is not one.
     pub fn restore(source: SourceId, reducer: Arc<Reducer>, checkpoint: &[u8]) -> Option<Self> {
         let (&layout, rest) = checkpoint.split_first()?;
         let state = (layout == LAYOUT).then(|| postcard::from_bytes(rest).ok()).flatten()?;
-        Some(Self { source, reducer, state, unknown: Vec::new() })
+        Some(Self { source, reducer, state, memory: Memory::default(), unknown: Vec::new() })
     }
 
     /// Gives the thread an id where the stream may not say one, because its head is damaged, too long or was
