@@ -1,5 +1,6 @@
 //! Reduction on arrival: what may not leave becomes a keyed hash or a class before it is an [`Event`](super::Event).
 
+use std::collections::HashSet;
 use std::hash::{Hash, Hasher as _};
 
 use siphasher::sip::SipHasher13;
@@ -16,7 +17,8 @@ const MAX_ROUNDS: usize = 16;
 /// Command words that are recognised, by what their success means. From the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Runners {
-    /// Test runners, each a command word with its leading arguments (`cargo test`).
+    /// Test runners, each a command word with its leading arguments (`cargo test`); `*` stands for any part of a
+    /// file's name (`python3 test_*.py`).
     pub tests: Vec<String>,
     /// Build tools likewise.
     pub builds: Vec<String>,
@@ -28,6 +30,8 @@ pub struct Runners {
 pub struct Reducer {
     key: (u64, u64),
     runners: Runners,
+    /// First words of the runners.
+    first_words: HashSet<String>,
 }
 
 /// Unkeyed hash that stays the same over builds, for remembering ids that may be shown anyway.
@@ -53,6 +57,8 @@ impl Default for Runners {
                 "python3 -m pytest",
                 "python -m unittest",
                 "python3 -m unittest",
+                "python test_*.py",
+                "python3 test_*.py",
                 "npm test",
                 "npm run test",
                 "npx vitest",
@@ -138,7 +144,9 @@ impl Reducer {
             bytes.copy_from_slice(&key[from..from + 8]);
             u64::from_le_bytes(bytes)
         };
-        Self { key: (half(0), half(8)), runners }
+        let all = runners.tests.iter().chain(&runners.builds);
+        let first_words = all.filter_map(|runner| Some(runner.split(' ').next()?.to_owned())).collect();
+        Self { key: (half(0), half(8)), runners, first_words }
     }
 
     /// Keyed hash of one piece of content.
@@ -167,6 +175,10 @@ impl Reducer {
     /// alike stay two. Control characters become spaces; the exposition escapes the rest.
     pub fn bounded(&self, text: &str) -> String {
         let clean = |s: &str| {
+            // Nearly every id and name is plain.
+            if s.bytes().all(|b| (b' '..0x7f).contains(&b)) {
+                return s.to_owned();
+            }
             s.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect::<String>()
         };
         if text.len() <= MAX_TEXT {
@@ -195,6 +207,11 @@ impl Reducer {
             }
             if is_git_commit(&words) {
                 bits |= Commands::COMMIT;
+            }
+            // Dozens of runners, of which most commands are none: the first word tells.
+            let first = words[0].rsplit('/').next().unwrap_or_default();
+            if !self.first_words.contains(first) && !self.first_words.contains(words[0].as_str()) {
+                continue;
             }
             if self.runners.tests.iter().any(|r| starts_with_words(&words, r)) {
                 bits |= Commands::TEST;
@@ -357,7 +374,7 @@ fn starts_with_words(words: &[String], runner: &str) -> bool {
             {
                 skipped += 1;
             }
-            if words.get(skipped).is_none_or(|w| w != wanted) {
+            if words.get(skipped).is_none_or(|w| !is_word(w, wanted)) {
                 return false;
             }
             n = skipped;
@@ -365,6 +382,17 @@ fn starts_with_words(words: &[String], runner: &str) -> bool {
         n += 1;
     }
     true
+}
+
+/// Whether a word is the wanted one; `*` in that stands for any text within a file's name.
+fn is_word(word: &str, wanted: &str) -> bool {
+    match wanted.split_once('*') {
+        None => word == wanted,
+        Some((begins, ends)) => {
+            let name = word.rsplit('/').next().unwrap_or(word);
+            name.len() >= begins.len() + ends.len() && name.starts_with(begins) && name.ends_with(ends)
+        }
+    }
 }
 
 fn is_git_commit(words: &[String]) -> bool {
@@ -403,6 +431,8 @@ mod tests {
         assert!(is("python3 -B -m unittest -v", Commands::TEST));
         assert!(is("cd x && CI=1 timeout 60 cargo +nightly test --all 2>&1 | tail", Commands::TEST));
         assert!(is("./node_modules/.bin/jest", Commands::TEST));
+        assert!(is("cd x; python3 -B tests/test_calc.py -v", Commands::TEST));
+        assert!(!is("python3 calc.py test_calc.py", Commands::TEST));
         assert!(!is("cargo testx", Commands::TEST));
         assert!(is("cargo build --release", Commands::BUILD));
         assert!(is("make -j4", Commands::BUILD));

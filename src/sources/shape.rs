@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use serde::Deserialize;
 
 use super::DecodeError;
-use super::walk::{Take, Walk, string_end};
+use super::walk::{Take, Walk};
 use crate::event::Timestamp;
 
 /// A value as it is spelled. It is one as far as its ends go; what is inside is checked when it is read.
@@ -92,7 +92,10 @@ pub(super) fn read<'a, T: Deserialize<'a>>(raw: Raw<'a>) -> Option<T> {
 
 /// JSON that stands in a text.
 pub(super) fn json(text: &str) -> Raw<'_> {
-    Json::of(text.trim_ascii())
+    let text = text.trim_ascii();
+    // What is no value is none; every other `Json` comes from a walk.
+    let value = Walk::new(text).value()?;
+    (value.len() == text.len()).then(|| Json::of(text)).flatten()
 }
 
 /// The members of an object, none where the field is something else.
@@ -165,13 +168,11 @@ impl<'a> Take<'a> for Raw<'a> {
 /// The field's text.
 pub(super) fn text(raw: Raw<'_>) -> Option<Cow<'_, str>> {
     let spelled = raw?.get();
-    let inner =
-        spelled.strip_prefix('"').filter(|_| string_end(spelled.as_bytes(), 0) == Some(spelled.len()));
-    match inner {
-        Some(inner) if !inner.contains('\\') => Some(Cow::Borrowed(&inner[..inner.len() - 1])),
-        Some(_) => serde_json::from_str::<String>(spelled).ok().map(Cow::Owned),
-        None => None,
+    let inner = spelled.strip_prefix('"')?.strip_suffix('"')?;
+    if memchr::memchr(b'\\', inner.as_bytes()).is_some() {
+        return serde_json::from_str::<String>(spelled).ok().map(Cow::Owned);
     }
+    Some(Cow::Borrowed(inner))
 }
 
 /// The field's text, empty where it has none.

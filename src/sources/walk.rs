@@ -110,7 +110,7 @@ impl<'a> Walk<'a> {
 
 /// The end of the text whose quote stands at `from`. Eight bytes at a time: texts of agents have an escape every few
 /// dozen bytes, which is too often for a search that has to be set up each time.
-pub(super) fn string_end(bytes: &[u8], from: usize) -> Option<usize> {
+fn string_end(bytes: &[u8], from: usize) -> Option<usize> {
     let mut at = from + 1;
     loop {
         while let Some(eight) = bytes.get(at..at + 8) {

@@ -154,16 +154,29 @@ impl Claude {
     /// Hands out a fact with a time of its own.
     fn push_at(&mut self, e: &mut Emit<'_>, lane: usize, time: Option<Timestamp>, fact: Fact) {
         let nth = &mut e.counts[usize::from(fact.rank()) % RANKS];
-        let id = format!("{:016x}.{}.{nth}", e.base, fact.type_name());
+        let parts = (e.base, fact.type_name(), *nth);
         *nth = nth.wrapping_add(1);
-        self.push_as(e, lane, time, &id, fact);
+        let session = self.state.lanes[lane].session.as_str();
+        let id = self.reducer.hash_all(&[
+            self.source.as_str().as_bytes(),
+            session.as_bytes(),
+            &parts.0.to_le_bytes(),
+            parts.1.as_bytes(),
+            &parts.2.to_le_bytes(),
+        ]);
+        self.push_with(e, lane, time, id, fact);
     }
 
     /// Hands out a fact under an id of its own.
     fn push_as(&mut self, e: &mut Emit<'_>, lane: usize, time: Option<Timestamp>, id: &str, fact: Fact) {
+        let id = self.reducer.event_id(&self.source, self.state.lanes[lane].session.as_str(), id);
+        self.push_with(e, lane, time, id, fact);
+    }
+
+    fn push_with(&mut self, e: &mut Emit<'_>, lane: usize, time: Option<Timestamp>, id: u64, fact: Fact) {
         let lane = &mut self.state.lanes[lane];
         let mut event = Event::new(&self.source, &lane.session, e.observed, fact);
-        event.id = Some(self.reducer.event_id(&self.source, lane.session.as_str(), id));
+        event.id = Some(id);
         event.time = time;
         event.parent.clone_from(&lane.parent);
         event.project.clone_from(&lane.project);

@@ -152,13 +152,14 @@ impl Claude {
     pub(super) fn describe(&mut self, e: &mut Emit<'_>, at: usize, line: &Line<'_>) {
         let (cwd, version) = (word(line.cwd), word(line.version));
         let (cwd_hash, version_hash) = (self.hash(&cwd), self.hash(&version));
-        let project = self.reducer.project_of(&cwd);
-        let lane = &mut self.state.lanes[at];
-        if lane.cwd != cwd_hash && !cwd.is_empty() {
+        if self.state.lanes[at].cwd != cwd_hash && !cwd.is_empty() {
+            let project = self.reducer.project_of(&cwd);
+            let lane = &mut self.state.lanes[at];
             lane.cwd = cwd_hash;
             lane.project =
                 project.map(|name| crate::event::Name::from(name.as_str())).or(lane.project.take());
         }
+        let lane = &mut self.state.lanes[at];
         let news = !version.is_empty() && lane.version != version_hash;
         if lane.known && !news {
             return;
