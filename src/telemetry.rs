@@ -157,7 +157,7 @@ impl Telemetry {
             ),
             source_capability: gauges(
                 "source_capability",
-                "1 where the source can see this kind of fact, 0 where its absence means nothing.",
+                "1 where the source can see this kind of fact, at least of some sessions, 0 where its absence means nothing.",
                 &["source", "capability"],
             ),
             source_last_record: register(

@@ -28,8 +28,13 @@ pub fn check(config: Config) -> anyhow::Result<String> {
         let can = |c: &&Capability| def.capabilities.has(**c);
         let words = |list: Vec<&Capability>| list.iter().map(|c| c.as_str()).collect::<Vec<_>>().join(", ");
         let sees = words(Capability::ALL.iter().filter(can).collect());
-        let blind = words(Capability::ALL.iter().filter(|c| !can(c)).collect());
+        let some = |c: &&Capability| def.of_some.has(**c);
+        let of_some = words(Capability::ALL.iter().filter(some).collect());
+        let blind = words(Capability::ALL.iter().filter(|c| !can(c) && !some(c)).collect());
         out.push_str(&format!("{}: sees {sees}", def.name));
+        if !of_some.is_empty() {
+            out.push_str(&format!("; of some sessions {of_some}"));
+        }
         if !blind.is_empty() {
             out.push_str(&format!("; cannot see {blind}"));
         }

@@ -322,7 +322,7 @@ impl Core {
             capabilities.insert(SourceId::from(def.name), def.capabilities);
             for capability in event::Capability::ALL {
                 let gauge = telemetry.source_capability.with_label_values(&[def.name, capability.as_str()]);
-                gauge.set(i64::from(def.capabilities.has(*capability)));
+                gauge.set(i64::from(def.capabilities.has(*capability) || def.of_some.has(*capability)));
             }
         }
         telemetry.series_mode.with_label_values(&[config.series.as_str()]).set(1);

@@ -193,10 +193,9 @@ impl ToolClass {
     pub fn of_tool(name: &str) -> Self {
         let lower = name.to_ascii_lowercase();
         match lower.as_str() {
-            "read" | "read_file" | "cat" | "view" | "view_image" | "notebookread" | "list" | "ls"
-            | "list_files" | "webfetch" => Self::Read,
-            "grep" | "glob" | "search" | "find" | "codesearch" | "websearch" | "web_search"
-            | "toolsearch" | "tool_search" => Self::Search,
+            "read" | "read_file" | "cat" | "view" | "view_image" | "notebookread" => Self::Read,
+            "list" | "ls" | "list_files" | "webfetch" | "grep" | "glob" | "search" | "find"
+            | "codesearch" | "websearch" | "web_search" | "toolsearch" | "tool_search" => Self::Search,
             "edit" | "write" | "multiedit" | "apply_patch" | "patch" | "notebookedit" | "write_file"
             | "edit_file" | "str_replace" => Self::Edit,
             "bash" | "shell" | "exec" | "exec_command" | "local_shell" | "run_command" | "run"

@@ -31,6 +31,8 @@ pub struct SourceDef {
     pub default_on: bool,
     /// What it can see, unless a session says otherwise.
     pub capabilities: Capabilities,
+    /// What it can see of sessions that say so, beyond that.
+    pub of_some: Capabilities,
     /// Where it looks below a home folder, for `check` and the documentation.
     pub looks_at: &'static str,
     /// Starts it; the task ends when `stop` turns true. `None` for a source that is handed its events by the server.

@@ -47,6 +47,8 @@ pub const DEF: SourceDef = SourceDef {
     maturity: "experimental",
     default_on: true,
     capabilities: SEEN,
+    // Where the version keeps a live registry.
+    of_some: Capabilities::of(&[Capability::PendingActions, Capability::Liveness]),
     looks_at: ".claude",
     start: Some(|context| files::start(FILES, context)),
 };

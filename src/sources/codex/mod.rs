@@ -41,6 +41,7 @@ pub const DEF: SourceDef = SourceDef {
     default_on: true,
     // Requests for approval are in no rollout; a session that can have none says so itself.
     capabilities: Capabilities::of(Capability::ALL).without(Capability::PendingActions),
+    of_some: Capabilities(0),
     looks_at: ".codex",
     start: Some(|context| files::start(FILES, context)),
 };

@@ -41,6 +41,7 @@ pub const DEF: SourceDef = SourceDef {
     maturity: "experimental",
     default_on: true,
     capabilities: Capabilities::of(Capability::ALL).without(Capability::Liveness),
+    of_some: Capabilities(0),
     looks_at: "",
     start: None,
 };
