@@ -162,6 +162,10 @@ impl Sessions {
         let old = session.facts();
         let mut facts = Facts::new(old.source.clone(), old.session.clone(), old.first_seen);
         facts.counted = old.counted;
+        // What its process says of it stands in no file, and is not said again.
+        (facts.writer, facts.queued_at) = (old.writer, old.queued_at);
+        facts.info.capabilities = old.info.capabilities;
+        facts.actions = old.actions.iter().filter(|action| action.dialog).cloned().collect();
         *session = Session::new(facts);
         self.dirty.insert(slot);
         self.tree = None;

@@ -10,7 +10,8 @@ use super::wire::{
 };
 use super::{Claude, Emit};
 use crate::event::{
-    CallEnd, CallOutcome, Event, Evidence, Fact, ProgressKind, ReadRange, SessionId, ToolClass, TurnOutcome,
+    CallEnd, CallOutcome, Counting, Event, Evidence, Fact, ProgressKind, ReadRange, SessionId, ToolClass,
+    TurnOutcome,
 };
 
 /// How the program words a refusal that came before the call ran, in versions that say nothing structured.
@@ -176,6 +177,9 @@ impl Claude {
         event.time = e.time;
         event.parent = Some(root.clone());
         event.request = Some(self.id(RUN));
+        if e.taken {
+            event.counting = Counting::Never;
+        }
         e.out.push(event);
     }
 }
