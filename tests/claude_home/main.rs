@@ -10,6 +10,9 @@ mod common;
 #[allow(dead_code, reason = "other tests use all of it")]
 mod exposition;
 
+mod layouts;
 mod lines;
+mod moves;
 mod orders;
 mod stand;
+mod whole;
