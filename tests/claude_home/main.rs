@@ -14,5 +14,7 @@ mod layouts;
 mod lines;
 mod moves;
 mod orders;
+mod processes;
+mod reports;
 mod stand;
 mod whole;
