@@ -69,6 +69,39 @@ const STRUCTURE: &[&str] = &[
     "goalId",
     "threadId",
     "shell",
+    "sessionId",
+    "uuid",
+    "parentUuid",
+    "logicalParentUuid",
+    "leafUuid",
+    "sourceToolAssistantUUID",
+    "toolUseID",
+    "parentToolUseID",
+    "tool_use_id",
+    "agentId",
+    "requestId",
+    "requestSessionId",
+    "promptId",
+    "taskId",
+    "task_id",
+    "backgroundTaskId",
+    "version",
+    "userType",
+    "entrypoint",
+    "querySource",
+    "operation",
+    "subtype",
+    "stop_reason",
+    "permissionMode",
+    "toolDenialKind",
+    "commandMode",
+    "decision",
+    "trigger",
+    "to",
+    "from",
+    "procStart",
+    "pidDomain",
+    "waitingFor",
 ];
 
 /// Plants the marker in every content string, leaving the beginning of each, which decides what it is.
@@ -87,7 +120,8 @@ fn plant(key: &str, value: &mut Value) {
         }
         Value::String(text) if !STRUCTURE.contains(&key) => text.push_str(&format!(" {MARKER}")),
         Value::Array(list) => list.iter_mut().for_each(|v| plant(key, v)),
-        Value::Object(map) if key == "changes" => {
+        // What a person was asked stands where keys do.
+        Value::Object(map) if key == "changes" || key == "answers" => {
             let old: Map<String, Value> = std::mem::take(map);
             for (path, mut change) in old {
                 plant("change", &mut change);
@@ -124,6 +158,48 @@ fn recordings() -> Vec<PathBuf> {
     }
     assert!(found.len() > 60, "only {} recordings found", found.len());
     found
+}
+
+/// Files of the other agent: all transcripts, what its registry said last, and the key that lies there.
+fn plant_claude(home: &Path) -> usize {
+    let agent = home.join(".claude");
+    let projects = agent.join(format!("projects/-home-{MARKER}-project"));
+    fs::create_dir_all(projects.join("x/subagents")).unwrap();
+    fs::create_dir_all(agent.join("sessions")).unwrap();
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let mut folders = vec![fixtures.join("claude_code"), fixtures.join("public/claude-code")];
+    let (mut files, mut planted) = (0, 0);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            let text = String::from_utf8_lossy(&fs::read(&path).unwrap()).into_owned();
+            if name.ends_with(".sessions.ndjson") {
+                let mut said = text.lines().rev().map(|line| serde_json::from_str::<Value>(line).unwrap());
+                let mut last = said.find(|change| change["content"].is_object()).unwrap();
+                plant("", &mut last["content"]);
+                let file = last["file"].as_str().unwrap();
+                fs::write(agent.join("sessions").join(file), last["content"].to_string()).unwrap();
+                fs::write(agent.join("sessions").join(file.replace(".json", ".0123.key")), MARKER).unwrap();
+            } else if name.ends_with(".jsonl") {
+                let lines: Vec<String> = text.lines().map(plant_line).collect();
+                planted += lines.iter().filter(|l| l.contains(MARKER)).count();
+                let own = name.starts_with("agent-") || name.contains(".subagent-");
+                let place = match own {
+                    true => format!("x/subagents/agent-{files}.jsonl"),
+                    false => format!("{files:08}-0000-4000-8000-000000000000.jsonl"),
+                };
+                fs::write(projects.join(place), lines.join("\n") + "\n").unwrap();
+                files += 1;
+            }
+        }
+    }
+    assert!(files > 50, "only {files} transcripts found");
+    planted
 }
 
 fn pushed() -> String {
@@ -175,11 +251,13 @@ fn content_never_leaves() {
         fs::write(sessions.join(name), lines.join("\n") + "\n").unwrap();
     }
     assert!(planted > 1500, "the marker stands in {planted} lines only");
+    let planted = plant_claude(&home);
+    assert!(planted > 1500, "the marker stands in {planted} lines only");
     let log = folder.path().join("log");
     let stderr = Stdio::from(fs::File::create(&log).unwrap());
     let exporter = Exporter::start_logging(&home, &state, &["--log.level", "trace"], stderr).ready();
     assert_eq!(exporter.push(&pushed()).unwrap().status, 202);
-    wait_until("all recordings show", || exporter.sessions().len() > 60);
+    wait_until("all recordings show", || exporter.sessions().len() > 110);
 
     for path in
         ["/metrics", "/", "/api/v1/openapi.json", "/api/v1/schema/event.json", "/api/v1/schema/status.json"]

@@ -80,6 +80,8 @@ fn in_every_order_but(files: &Files, may_differ: fn(&str) -> bool, truth: impl F
             let end = read(files, &order, way);
             let mut got = known(&end);
             got.1.retain(|key, _| !may_differ(key));
+            // A copy of a sub-agent, of which nothing is left when its original is known.
+            got.0.retain(|_, facts| facts.parent.is_none() || facts.last_seen.is_some());
             match &wanted {
                 None => {
                     truth(&end);
@@ -121,9 +123,10 @@ fn what_was_continued_in_a_new_file_is_counted_once() {
     let first_id = all[1]["sessionId"].as_str().unwrap().to_owned();
     let second_id = session(&second);
     assert_ne!(first_id, second_id);
-    let mut answer = all[2].clone();
-    answer["sessionId"] = Value::from(first_id.as_str());
-    let first = bytes(&[all[1].clone(), answer]);
+    let text = String::from_utf8(second.clone()).unwrap();
+    let first: Vec<String> =
+        text.lines().skip(1).take(2).map(|l| l.replace(&second_id, &first_id) + "\n").collect();
+    let first = first.concat().into_bytes();
     // The old program told no ends of turns: that the next prompt ended one shows in the copy alone, and what was
     // counted of a copy before the original came is not taken back.
     let ends = |key: &str| key.contains("Turn(");
@@ -132,6 +135,7 @@ fn what_was_continued_in_a_new_file_is_counted_once() {
         assert_eq!(roots(end), 2);
         let (first, second) = (facts(end, &first_id).unwrap(), facts(end, &second_id).unwrap());
         assert_eq!((first.turns.started, second.turns.started), (1, 1));
+        assert!(second.started_at > first.last_activity);
         assert_eq!(first.calls.total + second.calls.total, 1);
     });
     // Without the first file what it said is nobody else's.
@@ -242,7 +246,7 @@ fn report_35_an_inherited_conversation_is_not_the_sub_agents() {
     let told = |s: &Snapshot| {
         let child = facts(s, &child_id).unwrap();
         (
-            child.usage.clone(),
+            child.usage,
             child.calls.total,
             child.last_prompt,
             child.parent.clone(),
@@ -254,4 +258,116 @@ fn report_35_an_inherited_conversation_is_not_the_sub_agents() {
         assert_eq!(told(end), told(&plain));
         assert_eq!((calls(end, "Agent"), calls(end, "Read"), calls(end, "Edit")), (1, 1, 1));
     });
+}
+
+/// A session forked from another file: all its lines under a new name, then lines of its own.
+fn forked(of: &[u8], id: &str, own: &[Value]) -> Vec<u8> {
+    let from = session(of);
+    let mut copied = lines(of);
+    copied.retain(|line| matches!(line["type"].as_str(), Some("user" | "assistant" | "system")));
+    for line in &mut copied {
+        line["sessionId"] = json!(id);
+        if line["type"] == "assistant" {
+            line["requestSessionId"] = json!(from);
+        }
+    }
+    // What the program does first when it begins a fork.
+    let began = own[0]["timestamp"].as_str().unwrap().replace("16:00:00", "15:59:59");
+    let begins =
+        json!({"type": "queue-operation", "operation": "enqueue", "sessionId": id, "timestamp": began});
+    let mut own = own.to_vec();
+    own.iter_mut().for_each(|line| line["cwd"] = copied[0]["cwd"].clone());
+    [bytes(&[begins]), bytes(&copied), bytes(&own)].concat()
+}
+
+#[test]
+fn a_fork_of_a_fork_counts_only_its_own() {
+    let (origin, fork) = (recording("resume-fork.transcript"), recording("resume-fork.transcript.2"));
+    let third_id = "00000000-0000-4000-8000-00000000000a";
+    let own = [
+        prompt(third_id, "2026-11-29T16:00:00.000Z", "third"),
+        says(third_id, "2026-11-29T16:00:04.000Z", "msg_third", 1000, "end_turn"),
+    ];
+    let third = forked(&fork, third_id, &own);
+    let (origin_id, fork_id) = (session(&origin), session(&fork));
+    in_every_order(&vec![file(origin), file(fork), file(third)], |end| {
+        assert_eq!(tokens(end, TokenKind::Output), 447 + 1000);
+        assert_eq!((calls(end, "Read"), calls(end, "Edit")), (1, 1));
+        let output = [&origin_id, &fork_id, third_id].map(|id| facts(end, id).unwrap().usage.output);
+        assert_eq!(output, [57 + 64 + 71 + 78, 85 + 92, 1000]);
+        let turns = [&origin_id, &fork_id, third_id].map(|id| facts(end, id).unwrap().turns.completed);
+        assert_eq!(turns, [2, 2, 1]);
+    });
+}
+
+#[test]
+fn sub_agents_inside_a_copied_file_are_their_origins() {
+    let origin = fixture("public/claude-code/cc-1.0.71-task-inline-sidechain.jsonl");
+    let fork_id = "00000000-0000-4000-8000-00000000000b";
+    let own = [
+        prompt(fork_id, "2026-08-12T16:00:00.000Z", "fork"),
+        says(fork_id, "2026-08-12T16:00:04.000Z", "msg_fork", 1000, "end_turn"),
+    ];
+    let fork = forked(&origin, fork_id, &own);
+    let id = session(&origin);
+    let alone = read(&vec![file(origin.clone())], &[0], Way::Before);
+    // No ends of turns are told there, as above.
+    let ends = |key: &str| key.contains("Turn(");
+    in_every_order_but(&vec![file(origin), file(fork)], ends, |end| {
+        assert_eq!(tokens(end, TokenKind::Output), tokens(&alone, TokenKind::Output) + 1000);
+        assert_eq!((calls(end, "Task"), calls(end, "WebSearch"), calls(end, "WebFetch")), (1, 1, 1));
+        let total = |s: &Snapshot, id: &str| {
+            let slot = s.find(&super::stand::source(), &id.into()).unwrap();
+            s.rollup(slot, super::stand::LATER).unwrap().calls().total
+        };
+        assert_eq!((total(end, &id), total(end, fork_id)), (3, 0));
+    });
+}
+
+#[test]
+fn copies_that_grow_beside_their_originals_end_the_same() {
+    use crate::common::disk::Rng;
+    let (origin, fork) = (recording("resume-fork.transcript"), recording("resume-fork.transcript.2"));
+    let third_id = "00000000-0000-4000-8000-00000000000a";
+    let own = [
+        prompt(third_id, "2026-11-29T16:00:00.000Z", "third"),
+        says(third_id, "2026-11-29T16:00:04.000Z", "msg_third", 1000, "end_turn"),
+    ];
+    let third = forked(&fork, third_id, &own);
+    let files = vec![file(origin), file(fork), file(third)];
+    let wanted = known(&read(&files, &[2, 1, 0], Way::Before));
+    for seed in 0..8 {
+        let mut rng = Rng::new(seed);
+        let home = Home::new();
+        let mut left: Vec<_> = files.iter().map(|(place, bytes)| (place, &bytes[..])).collect();
+        let mut running = Some(home.start());
+        while !left.is_empty() {
+            let i = rng.below(left.len() as u64) as usize;
+            let (place, bytes) = &mut left[i];
+            let n = bytes.len().min(1 + rng.below(9_000) as usize);
+            home.append(place, &bytes[..n]);
+            *bytes = &bytes[n..];
+            if bytes.is_empty() {
+                left.swap_remove(i);
+            }
+            if rng.below(6) == 0 {
+                running.take().unwrap().end();
+                running = Some(home.start());
+            } else if rng.half() {
+                std::thread::sleep(std::time::Duration::from_millis(rng.below(80)));
+            }
+        }
+        let running = running.unwrap();
+        running.settle();
+        // What had been counted of a copy stays so; nothing is counted twice.
+        let mut got = known(&running.end());
+        let turns =
+            |known: &Known| known.1.iter().filter(|(k, _)| k.contains("Turn(")).map(|(_, n)| n).sum::<i64>();
+        assert!(turns(&got) >= turns(&wanted) && turns(&got) <= turns(&wanted) + 3, "{seed}: {:?}", got.1);
+        let mut wanted = wanted.clone();
+        for known in [&mut got, &mut wanted] {
+            known.1.retain(|key, _| !key.contains("Turn("));
+        }
+        assert_same(&format!("seed {seed}"), &got, &wanted);
+    }
 }

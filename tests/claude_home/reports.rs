@@ -38,7 +38,7 @@ fn failed(second: u32, call: &str, text: &str) -> Value {
 /// The tree's signals of the only root.
 fn signals(snapshot: &Snapshot, now: Timestamp) -> agent_session_exporter::session::Signals {
     let rollup = snapshot.rollup(snapshot.roots().next().unwrap(), now).unwrap();
-    rollup.signals().clone()
+    *rollup.signals()
 }
 
 #[test]

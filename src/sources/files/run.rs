@@ -231,6 +231,10 @@ impl Run {
                 stream.begin(shared, tail, handle);
             }
         }
+        if shared.def.peeks && stream.saved.lines == 0 {
+            // When it was opened its head may not have been written yet.
+            stream.begin(shared, tail, handle);
+        }
         let observed = shared.clock.now();
         let mut records = 0;
         let mut at = tail.get(handle).map_or(0, |file| file.position.offset);
