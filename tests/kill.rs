@@ -1,4 +1,4 @@
-//! `kill -9` at random moments while events are pushed and rollouts grow: afterwards the facts equal those of an
+//! `kill -9` at random moments while events are pushed and files of both agents grow: afterwards the facts equal those of an
 //! uninterrupted run, each acknowledged event is in, none is counted twice, no timestamp moved back.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
@@ -15,7 +15,7 @@ use common::{Exporter, fixture, now_ms, wait_until};
 use serde_json::Value;
 
 /// How often it is killed.
-const KILLS: usize = 200;
+const KILLS: usize = 170;
 /// Events per pushed batch.
 const BATCH: usize = 20;
 /// Recordings that grow meanwhile.
@@ -28,6 +28,23 @@ const RECORDINGS: [&str; 8] = [
     "codex/subagent.rollout.2.jsonl",
     "codex/old_0.117.0_ok.rollout.jsonl",
     "codex/resume_after_kill9.rollout.jsonl",
+];
+
+/// Likewise of the other agent, with their places: a fork beside its origin, sub-agents beside their parents, one that
+/// begins with what its parent said.
+const TRANSCRIPTS: [(&str, &str); 9] = [
+    ("424ea170-5b98-4a7e-946b-29c506995644.jsonl", "resume-fork.transcript"),
+    ("40df5b8b-d0ed-4bd3-a181-d4b28c1605df.jsonl", "resume-fork.transcript.2"),
+    ("e7d31264-0eae-4973-8c85-f17b9a186d5a.jsonl", "subagent-bg.transcript"),
+    (
+        "e7d31264-0eae-4973-8c85-f17b9a186d5a/subagents/agent-a53e45fcf295c8882.jsonl",
+        "subagent-bg.subagent-1.transcript",
+    ),
+    ("PARENT.jsonl", "subagent.transcript"),
+    ("PARENT/subagents/agent-ONE.jsonl", "subagent.subagent-1.transcript"),
+    ("PARENT/subagents/agent-TWO.jsonl", "subagent.subagent-2.transcript"),
+    ("todo.jsonl", "todo.transcript"),
+    ("loop-reads.jsonl", "loop-reads.transcript"),
 ];
 
 /// Small, seeded and good enough to pick moments.
@@ -65,6 +82,28 @@ fn rollouts(home: &Path) -> Vec<Growing> {
         let path =
             folder.join(format!("rollout-2026-11-29T15-00-00-0000000{i}-0000-7000-8000-000000000000.jsonl"));
         Growing { path, bytes: fixture(name), written: 0 }
+    });
+    growing.collect()
+}
+
+fn transcripts(home: &Path) -> Vec<Growing> {
+    let folder = home.join(".claude/projects/-home-dev-project");
+    let bytes = |name: &str| fixture(&format!("claude_code/{name}.jsonl"));
+    let field = |bytes: &[u8], key: &str| {
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        let from = text.find(&format!("\"{key}\":\"")).unwrap() + key.len() + 4;
+        text[from..].split('"').next().unwrap().to_owned()
+    };
+    let names = [
+        ("PARENT", field(&bytes("subagent.transcript"), "sessionId")),
+        ("ONE", field(&bytes("subagent.subagent-1.transcript"), "agentId")),
+        ("TWO", field(&bytes("subagent.subagent-2.transcript"), "agentId")),
+    ];
+    let growing = TRANSCRIPTS.iter().map(|(place, name)| {
+        let place = names.iter().fold((*place).to_owned(), |place, (what, name)| place.replace(what, name));
+        let path = folder.join(place);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        Growing { path, bytes: bytes(name), written: 0 }
     });
     growing.collect()
 }
@@ -122,6 +161,7 @@ fn a_killed_exporter_knows_what_an_uninterrupted_one_knows() {
     let folder = tempfile::tempdir().unwrap();
     let (home, state) = (folder.path().join("home"), folder.path().join("state"));
     let mut files = rollouts(&home);
+    files.extend(transcripts(&home));
     let mut dice = Dice(0x1234_5678_9abc_def1);
     let base = now_ms();
     let mut sent = 0;
@@ -130,12 +170,15 @@ fn a_killed_exporter_knows_what_an_uninterrupted_one_knows() {
     for _ in 0..KILLS {
         let exporter = Exporter::start(&home, &state, &[]);
         for (session, activity, progress) in clocks(&exporter) {
-            let before = known.iter().find(|(s, _, _)| *s == session);
+            // A copy that was read before its original gives back what it had of it.
+            let fork =
+                TRANSCRIPTS[..2].iter().any(|(place, _)| place.strip_suffix(".jsonl") == Some(&session));
+            let before = known.iter().find(|(s, _, _)| *s == session && !fork);
             if let Some((_, old_activity, old_progress)) = before {
                 assert!(activity >= *old_activity && progress >= *old_progress, "{session} moved back");
             }
         }
-        for _ in 0..dice.roll(4) {
+        for _ in 0..dice.roll(7) {
             let file = dice.roll(files.len() as u64) as usize;
             let n = dice.roll(3000) as usize;
             files[file].grow(n);

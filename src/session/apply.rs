@@ -451,7 +451,10 @@ impl Facts {
     /// What cannot outlive a turn: its pending actions and the episode of being held up.
     fn close_turn_items(&mut self, t: Option<Timestamp>, out: &mut Effects) {
         self.blocked = None;
-        for action in std::mem::take(&mut self.actions) {
+        let (newer, open): (Vec<_>, _) =
+            std::mem::take(&mut self.actions).into_iter().partition(|a| t.is_some_and(|t| a.since > t));
+        self.actions = newer;
+        for action in open {
             self.closed(&action, Resolution::Expired, t, out);
         }
     }

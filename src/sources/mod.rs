@@ -102,6 +102,18 @@ pub trait Decode: Send {
     /// The session the stream is about, once it said so.
     fn session(&self) -> Option<&SessionId>;
 
+    /// The session whose file tells of this one too.
+    fn parent(&self) -> Option<&SessionId> {
+        None
+    }
+
+    /// Makes `known` the sessions the stream is about; what stands there already may stay.
+    fn sessions(&self, known: &mut Vec<SessionId>) {
+        if let Some(session) = self.session().filter(|session| !known.contains(session)) {
+            known.push(session.clone());
+        }
+    }
+
     /// Kinds of records met since the last call that this version does not know, for `unknown_records_total`.
     fn unknown_kinds(&mut self) -> Vec<String> {
         Vec::new()

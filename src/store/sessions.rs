@@ -162,6 +162,12 @@ impl Sessions {
         let old = session.facts();
         let mut facts = Facts::new(old.source.clone(), old.session.clone(), old.first_seen);
         facts.counted = old.counted;
+        // Whatever else is told of it, it is nobody's root.
+        facts.parent.clone_from(&old.parent);
+        // What its process says of it stands in no file, and is not said again.
+        (facts.writer, facts.queued_at) = (old.writer, old.queued_at);
+        facts.info.capabilities = old.info.capabilities.filter(|_| old.queued_at.is_some());
+        facts.actions = old.actions.iter().filter(|action| action.dialog).cloned().collect();
         *session = Session::new(facts);
         self.dirty.insert(slot);
         self.tree = None;

@@ -5,6 +5,7 @@ use super::stream::Ended;
 use super::wire::{Content, Line, Tokens, count, flag, read, text, word};
 use super::{Claude, Emit};
 use crate::event::{ActivityClass, ErrorClass, Event, Fact, Name, SessionInfo, TurnOutcome, Usage};
+use crate::sources::files::Claim;
 
 /// Model name of messages that the program wrote itself.
 const SYNTHETIC: &str = "<synthetic>";
@@ -17,15 +18,18 @@ impl Claude {
         let message = &line.message;
         let name = text(message.id).or_else(|| text(line.uuid)).unwrap_or_default();
         let id = self.hash(&name);
-        let Remembered { key, copied, .. } = match self.state.lanes[at].message(id) {
+        let Remembered { key, copied, taken, .. } = match self.state.lanes[at].message(id) {
             Some(known) => known,
             None => {
                 let key = self.key("message", &name, e.time);
-                let new = Remembered { id, key, copied: self.is_copied(at, key) };
+                let claim = self.claim(at, key);
+                let (copied, taken) = (claim == Claim::Copied, claim == Claim::Taken);
+                let new = Remembered { id, key, copied, taken };
                 self.state.lanes[at].remember(new);
                 new
             }
         };
+        e.taken = taken;
         let model = text(message.model).filter(|model| model != SYNTHETIC);
         let model = model.map(|model| self.name(&model));
         if copied {

@@ -24,10 +24,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::arguments::Memory;
-use super::files::{self, Claim, FileSource, Opening, Owners};
+use super::files::{self, Claim, FileSource, Opening, Owners, Rank};
 use super::{Decode, DecodeError, Record, SourceDef};
 use crate::event::{
-    ActivityClass, Capabilities, Capability, Event, Fact, Id, Name, Reducer, SessionId, SourceId, Timestamp,
+    ActivityClass, Capabilities, Capability, Counting, Event, Fact, Id, Name, Reducer, SessionId, SourceId,
+    Timestamp,
 };
 
 pub use self::registry::{Existence, Probe, Registry};
@@ -70,10 +71,12 @@ pub const FILES: FileSource = FileSource {
 
 /// Product name in `info`.
 const AGENT: &str = "claude-code";
+/// Sessions of one file that are begun anew with it.
+const MAX_KNOWN: usize = 256;
 /// Kinds of unknown records that wait to be told.
 const MAX_UNKNOWN: usize = 32;
 /// Version of the checkpoint's layout.
-const LAYOUT: u8 = 1;
+const LAYOUT: u8 = 2;
 /// Ranks a fact may have.
 const RANKS: usize = 32;
 /// Being there still is said at most this often, in milliseconds.
@@ -118,6 +121,8 @@ struct Emit<'r> {
     /// Number of events so far, by the rank of their facts: a line that is written twice need not bring the same
     /// events twice, and those it does bring are to have the same ids.
     counts: [u16; RANKS],
+    /// It was counted for a younger session, which copied it and was read before.
+    taken: bool,
 }
 
 // === impl Claude ===
@@ -184,6 +189,10 @@ impl Claude {
         event.project.clone_from(&lane.project);
         event.request = lane.turn.as_ref().and_then(|turn| turn.request.clone());
         lane.said = lane.said.max(time);
+        // That there is this session was not counted yet.
+        if e.taken && !matches!(event.fact, Fact::SessionStarted(_)) {
+            event.counting = Counting::Never;
+        }
         e.out.push(event);
     }
 
@@ -206,14 +215,27 @@ impl Claude {
         }
     }
 
-    /// Whose a record is. `true`: another session's, so that nothing may be made of it.
-    fn is_copied(&mut self, lane: usize, key: u64) -> bool {
-        let fork = self.state.fork && lane == 0;
+    /// Whose a record is.
+    fn claim(&mut self, lane: usize, key: u64) -> Claim {
+        let fork = self.state.fork;
         let lane = &mut self.state.lanes[lane];
         // The index needs a start to tell who was first; a record without a time cannot be one.
-        let Some(start) = lane.start else { return false };
-        let owner = *lane.owner.get_or_insert_with(|| self.owners.session(&lane.session, start, fork));
-        self.owners.claim(key, owner) == Claim::Copied
+        let Some(start) = lane.start else { return Claim::Own };
+        let rank = match (lane.parent.is_some(), fork) {
+            (false, false) => Rank::Original,
+            (false, true) => Rank::Fork,
+            (true, false) => Rank::Child,
+            (true, true) => Rank::ChildOfFork,
+        };
+        let owner = *lane.owner.get_or_insert_with(|| self.owners.session(&lane.session, start, rank));
+        self.owners.claim(key, owner)
+    }
+
+    /// `true`: the record is another session's, so that nothing may be made of it.
+    fn is_copied(&mut self, e: &mut Emit<'_>, lane: usize, key: u64) -> bool {
+        let claim = self.claim(lane, key);
+        e.taken = claim == Claim::Taken;
+        claim == Claim::Copied
     }
 
     fn id(&self, text: &str) -> Id {
@@ -245,7 +267,8 @@ impl Decode for Claude {
             Some(uuid) => self.hash(&uuid),
             None => self.reducer.hash(record.bytes),
         };
-        let mut e = Emit { observed: record.observed, time, base, out, counts: [0; RANKS] };
+        let counts = [0; RANKS];
+        let mut e = Emit { observed: record.observed, time, base, out, counts, taken: false };
         let Some(lane) = self.lane(&line, &kind, time) else {
             // Nothing says yet whose file this is.
             return Ok(());
@@ -273,6 +296,18 @@ impl Decode for Claude {
 
     fn session(&self) -> Option<&SessionId> {
         self.state.lanes.first().map(|lane| &lane.session)
+    }
+
+    fn parent(&self) -> Option<&SessionId> {
+        self.state.lanes.first()?.parent.as_ref()
+    }
+
+    fn sessions(&self, known: &mut Vec<SessionId>) {
+        for lane in &self.state.lanes {
+            if known.len() < MAX_KNOWN && !known.contains(&lane.session) {
+                known.push(lane.session.clone());
+            }
+        }
     }
 
     fn unknown_kinds(&mut self) -> Vec<String> {

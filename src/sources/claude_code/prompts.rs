@@ -25,7 +25,7 @@ impl Claude {
             Some(block) => self.key("result", &word(block.tool_use_id), e.time),
             None => self.key("prompt", raw.map_or("", Json::get), e.time),
         };
-        if self.is_copied(at, key) {
+        if self.is_copied(e, at, key) {
             return;
         }
         self.describe(e, at, line);

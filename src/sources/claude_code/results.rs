@@ -8,7 +8,8 @@ use super::stream::{Ended, RUN};
 use super::wire::{Block, Hunk, Item, Line, Outcome, Raw, elements, flag, list, object, read, text, word};
 use super::{Claude, Emit};
 use crate::event::{
-    CallEnd, CallOutcome, Event, Evidence, Fact, ProgressKind, ReadRange, SessionId, ToolClass, TurnOutcome,
+    CallEnd, CallOutcome, Counting, Event, Evidence, Fact, ProgressKind, ReadRange, SessionId, ToolClass,
+    TurnOutcome,
 };
 
 /// How the program words a refusal that came before the call ran, in versions that say nothing structured.
@@ -174,6 +175,9 @@ impl Claude {
         event.time = e.time;
         event.parent = Some(root.clone());
         event.request = Some(self.id(RUN));
+        if e.taken {
+            event.counting = Counting::Never;
+        }
         e.out.push(event);
     }
 }

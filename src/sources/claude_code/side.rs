@@ -43,7 +43,7 @@ impl Claude {
     /// What the program notes about its own work.
     pub(super) fn system(&mut self, e: &mut Emit<'_>, at: usize, line: &Line<'_>) {
         let base = e.base;
-        if self.is_copied(at, base) {
+        if self.is_copied(e, at, base) {
             return;
         }
         self.describe(e, at, line);
@@ -99,7 +99,7 @@ impl Claude {
             return self.note(e, at);
         }
         let base = e.base;
-        if self.is_copied(at, base) {
+        if self.is_copied(e, at, base) {
             return;
         }
         self.describe(e, at, line);

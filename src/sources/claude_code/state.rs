@@ -112,6 +112,8 @@ pub(super) struct Message {
     pub(super) key: u64,
     /// Whether it is another session's.
     pub(super) copied: bool,
+    /// Whether it was counted for another session, which copied it.
+    pub(super) taken: bool,
 }
 
 /// Where a task stands.

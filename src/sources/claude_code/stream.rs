@@ -69,8 +69,10 @@ impl Claude {
         if !self.state.fork {
             self.state.fork = true;
             self.state.forked_from = Some(self.session_id(other));
-            if let Some(lane) = self.state.lanes.first_mut() {
-                lane.owner = None;
+            let claimed = self.state.lanes.iter_mut().filter_map(|lane| lane.owner.take()).count() > 0;
+            if let Some(origin) = self.state.forked_from.as_ref().filter(|_| claimed) {
+                // What was claimed before this was known may have been taken from there.
+                self.owners.lose(origin);
             }
         }
     }
@@ -111,6 +113,11 @@ impl Claude {
             self.state.lane_of(&child, Some(&own))
         } else {
             self.own_lane(id.as_deref(), kind);
+            // The session an answer was asked for in: a copy names the one it is from.
+            let asked = text(line.request_session).filter(|id| Some(self.hash(id)) != self.state.own);
+            if let Some(other) = asked {
+                self.copies_from(&other);
+            }
             0
         };
         let lane = &mut self.state.lanes[at];

@@ -12,6 +12,7 @@ shapes! {
     /// One line of a transcript.
     Line {
         kind = "type", subtype, timestamp, uuid, parent_uuid = "parentUuid", session_id = "sessionId",
+        request_session = "requestSessionId",
         is_sidechain = "isSidechain", agent_id = "agentId", version, cwd, entrypoint, prompt_id = "promptId",
         permission_mode = "permissionMode", origin, is_meta = "isMeta", is_compact_summary = "isCompactSummary",
         turn_companion = "turnCompanion", message: Message, tool_use_result: Outcome = "toolUseResult",

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use tokio::task::JoinHandle;
 
-pub use self::owners::{Claim, OwnerId, Owners, Spent, Tokens};
+pub use self::owners::{Claim, OwnerId, Owners, Rank, Spent, Tokens};
 use super::{Context, Decode};
 use crate::event::{Event, Reducer, SourceId, Timestamp};
 use crate::ingest::locks::Probe;

@@ -25,7 +25,7 @@ const SESSIONS: usize = 64;
 /// Nobody's facts were told the tokens of this record yet.
 const UNTOLD: u8 = u8::MAX;
 /// Changes with the layout of what is stored.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Tokens by kind: input, cache read, cache write, output.
 pub type Tokens = [u64; 4];
@@ -33,6 +33,19 @@ pub type Tokens = [u64; 4];
 /// A session, as this index names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerId(u32);
+
+/// Who is the elder, before times are asked: those of copied records are the original's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Rank {
+    /// A session of which nothing says that it copied another one.
+    Original,
+    /// A session that began as a copy.
+    Fork,
+    /// A sub-agent: it is never older than whose conversation it inherits, and is itself copied with its parent.
+    Child,
+    /// A sub-agent in a file that began as a copy.
+    ChildOfFork,
+}
 
 /// Whose a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,16 +98,20 @@ struct Inner {
     dirty: BTreeSet<u32>,
     dirty_sessions: BTreeSet<u32>,
     forgotten: Vec<u32>,
+    /// Sessions that are to be read anew, and whether there are more than at the last look.
     lost: BTreeSet<u32>,
+    lost_more: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Session {
     id: SessionId,
+    rank: Rank,
     start: i64,
-    fork: bool,
     /// How often it was read anew.
     generation: u8,
+    /// It lost a record and was not read anew since: a restart in between changes nothing about it.
+    lost: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,7 +157,11 @@ impl Owners {
         }
         for (i, session) in inner.sessions.iter().enumerate() {
             inner.by_id.insert(session.id.clone(), i as u32);
+            if session.lost {
+                inner.lost.insert(i as u32);
+            }
         }
+        inner.lost_more = !inner.lost.is_empty();
         inner.first_chunk = records.keys().next().copied().unwrap_or(0);
         for (number, list) in records {
             while inner.first_chunk + (inner.chunks.len() as u32) < number {
@@ -156,22 +177,21 @@ impl Owners {
         Self { inner: Mutex::new(inner) }
     }
 
-    /// Names a session. `start` is its first moment, `fork` says that it began as a copy of another one: then it is
-    /// the younger of the two, whatever the times of the copied records.
-    pub fn session(&self, id: &SessionId, start: Timestamp, fork: bool) -> OwnerId {
+    /// Names a session. `start` is its first moment.
+    pub fn session(&self, id: &SessionId, start: Timestamp, rank: Rank) -> OwnerId {
         let mut inner = self.lock();
         let start = start.as_millis();
         if let Some(known) = inner.by_id.get(id).copied() {
             let session = &mut inner.sessions[known as usize];
-            if start < session.start || (fork && !session.fork) {
+            if start < session.start || rank > session.rank {
                 session.start = session.start.min(start);
-                session.fork |= fork;
+                session.rank = session.rank.max(rank);
                 inner.dirty_sessions.insert(known / SESSIONS as u32);
             }
             return OwnerId(known);
         }
         let new = inner.sessions.len() as u32;
-        inner.sessions.push(Session { id: id.clone(), start, fork, generation: 0 });
+        inner.sessions.push(Session { id: id.clone(), rank, start, generation: 0, lost: false });
         inner.by_id.insert(id.clone(), new);
         inner.dirty_sessions.insert(new / SESSIONS as u32);
         OwnerId(new)
@@ -191,7 +211,7 @@ impl Owners {
             return Claim::Copied;
         }
         inner.dirty.insert(chunk);
-        inner.lost.insert(owner);
+        inner.loses(owner);
         if let Some((_, record)) = inner.find(key) {
             (record.owner, record.told) = (session.0, UNTOLD);
         }
@@ -230,19 +250,38 @@ impl Owners {
         out
     }
 
-    /// Sessions that lost records to older ones since the last call: they have to be read anew.
-    pub(super) fn take_lost(&self) -> Vec<SessionId> {
+    /// Sessions that lost records to older ones and have to be read anew; empty where there are no more than at the
+    /// last call.
+    pub(super) fn more_lost(&self) -> Vec<SessionId> {
         let mut inner = self.lock();
-        let lost = std::mem::take(&mut inner.lost);
-        lost.into_iter().map(|i| inner.sessions[i as usize].id.clone()).collect()
+        if !std::mem::take(&mut inner.lost_more) {
+            return Vec::new();
+        }
+        inner.lost.iter().map(|i| inner.sessions[*i as usize].id.clone()).collect()
+    }
+
+    /// A session has to be read anew for another reason: what is known of a relative of it changed.
+    pub fn lose(&self, id: &SessionId) {
+        let mut inner = self.lock();
+        if let Some(known) = inner.by_id.get(id).copied() {
+            inner.loses(known);
+        }
+    }
+
+    /// Whether a session has to be read anew.
+    pub(super) fn is_lost(&self, id: &SessionId) -> bool {
+        let inner = self.lock();
+        !inner.lost.is_empty() && inner.by_id.get(id).is_some_and(|known| inner.lost.contains(known))
     }
 
     /// A session is going to be read anew: its facts know no tokens.
     pub(super) fn begin_anew(&self, id: &SessionId) {
         let mut inner = self.lock();
         let Some(known) = inner.by_id.get(id).copied() else { return };
+        inner.lost.remove(&known);
         let session = &mut inner.sessions[known as usize];
         session.generation = (session.generation + 1) % UNTOLD;
+        session.lost = false;
         inner.dirty_sessions.insert(known / SESSIONS as u32);
     }
 
@@ -286,9 +325,15 @@ impl Inner {
     }
 
     /// Who started first. Of two that started at once the one with the smaller id did.
-    fn order(&self, session: u32) -> (bool, i64, &SessionId) {
+    fn order(&self, session: u32) -> (Rank, i64, &SessionId) {
         let session = &self.sessions[session as usize];
-        (session.fork, session.start, &session.id)
+        (session.rank, session.start, &session.id)
+    }
+
+    fn loses(&mut self, session: u32) {
+        self.lost_more |= self.lost.insert(session);
+        self.sessions[session as usize].lost = true;
+        self.dirty_sessions.insert(session / SESSIONS as u32);
     }
 
     fn add(&mut self, record: Record) {
@@ -325,39 +370,52 @@ mod tests {
     fn the_session_that_started_first_owns_a_record_whatever_the_order() {
         let (old, young) = (SessionId::from("b-old"), SessionId::from("a-young"));
         let in_order = Owners::default();
-        let (o, y) = (in_order.session(&old, at(1), false), in_order.session(&young, at(2), false));
+        let (o, y) =
+            (in_order.session(&old, at(1), Rank::Original), in_order.session(&young, at(2), Rank::Original));
         assert_eq!(
             [in_order.claim(7, o), in_order.claim(7, o), in_order.claim(7, y)],
             [Claim::Own, Claim::Own, Claim::Copied]
         );
-        assert!(in_order.take_lost().is_empty());
+        assert!(in_order.more_lost().is_empty());
 
         let reversed = Owners::default();
-        let (y, o) = (reversed.session(&young, at(2), false), reversed.session(&old, at(1), false));
+        let (y, o) =
+            (reversed.session(&young, at(2), Rank::Original), reversed.session(&old, at(1), Rank::Original));
         assert_eq!(
             [reversed.claim(7, y), reversed.claim(7, o), reversed.claim(7, y)],
             [Claim::Own, Claim::Taken, Claim::Copied]
         );
-        assert_eq!(reversed.take_lost(), std::slice::from_ref(&young));
-        assert!(reversed.take_lost().is_empty());
+        assert_eq!(reversed.more_lost(), std::slice::from_ref(&young));
+        assert!(reversed.more_lost().is_empty());
+        assert!(reversed.is_lost(&young), "until it is read anew, across restarts");
+        let stored: Vec<_> = reversed.changed(1).into_iter().filter_map(|piece| piece.value).collect();
+        let again = Owners::restore(1, stored.iter().map(Vec::as_slice));
+        assert_eq!(again.more_lost(), std::slice::from_ref(&young));
+        again.begin_anew(&young);
+        assert!(!again.is_lost(&young));
     }
 
     #[test]
     fn a_fork_is_younger_and_ties_go_by_id() {
         let owners = Owners::default();
         let (a, b) = (SessionId::from("a"), SessionId::from("b"));
-        let (first, second) = (owners.session(&a, at(1), false), owners.session(&b, at(1), false));
+        let (first, second) =
+            (owners.session(&a, at(1), Rank::Original), owners.session(&b, at(1), Rank::Original));
         owners.claim(1, second);
         assert_eq!(owners.claim(1, first), Claim::Taken);
-        owners.session(&a, at(1), true);
+        owners.session(&a, at(1), Rank::Fork);
         assert_eq!(owners.claim(1, second), Claim::Taken);
+        // Its sub-agent is younger still, though its copies are older.
+        let child = owners.session(&SessionId::from("a:x"), at(0), Rank::Child);
+        owners.claim(2, child);
+        assert_eq!(owners.claim(2, first), Claim::Taken);
     }
 
     #[test]
     fn the_most_any_file_says_of_a_message_counts_once() {
         let owners = Owners::default();
         let (old, young) = (SessionId::from("old"), SessionId::from("young"));
-        let y = owners.session(&young, at(2), false);
+        let y = owners.session(&young, at(2), Rank::Original);
         owners.claim(9, y);
         let spent = |tokens: Tokens| {
             let told = owners.spend(9, tokens);
@@ -370,7 +428,7 @@ mod tests {
         assert_eq!(spent([5, 0, 0, 2]), []);
         assert_eq!(spent([5, 0, 0, 30]), [("young".to_owned(), 28, counts)]);
         // An older session shows it: its facts learn all of it, the sums only what is more.
-        let o = owners.session(&old, at(1), false);
+        let o = owners.session(&old, at(1), Rank::Original);
         assert_eq!(owners.claim(9, o), Claim::Taken);
         assert_eq!(spent([5, 0, 0, 31]), [("old".to_owned(), 30, never), ("old".to_owned(), 1, counts)]);
         // Read anew, it is told again, and counted no more.
@@ -389,7 +447,7 @@ mod tests {
             store.clone()
         };
         let id = SessionId::from("s");
-        let s = owners.session(&id, at(3), false);
+        let s = owners.session(&id, at(3), Rank::Original);
         for key in 0..1000 {
             owners.claim(key, s);
         }
@@ -399,7 +457,7 @@ mod tests {
         let stored = keep(&owners);
         assert!(owners.changed(1).is_empty());
         let again = Owners::restore(1, stored.values().map(Vec::as_slice));
-        let other = again.session(&SessionId::from("t"), at(4), false);
+        let other = again.session(&SessionId::from("t"), at(4), Rank::Original);
         assert!((0..1000).all(|key| again.claim(key, other) == Claim::Copied));
         assert_eq!(again.spend(3, [1, 2, 3, 4]), []);
         assert_eq!(again.spend(999, [1, 2, 3, 6])[0].tokens, [0, 0, 0, 1]);
@@ -410,13 +468,13 @@ mod tests {
     #[test]
     fn the_oldest_records_are_forgotten_beyond_the_bound() {
         let owners = Owners::default();
-        let s = owners.session(&SessionId::from("s"), at(3), false);
+        let s = owners.session(&SessionId::from("s"), at(3), Rank::Original);
         for key in 0..(MAX_RECORDS + 2 * CHUNK) as u64 {
             owners.claim(key, s);
         }
         assert!(owners.lock().index.len() <= MAX_RECORDS);
         assert!(owners.changed(1).iter().any(|p| p.name == "r0" && p.value.is_none()));
-        let t = owners.session(&SessionId::from("t"), at(4), false);
+        let t = owners.session(&SessionId::from("t"), at(4), Rank::Original);
         assert_eq!(owners.claim(0, t), Claim::Own);
         assert_eq!(owners.claim(MAX_RECORDS as u64, t), Claim::Copied);
     }

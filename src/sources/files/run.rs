@@ -231,6 +231,10 @@ impl Run {
                 stream.begin(shared, tail, handle);
             }
         }
+        if shared.def.peeks && stream.saved.lines == 0 {
+            // When it was opened its head may not have been written yet.
+            stream.begin(shared, tail, handle);
+        }
         let observed = shared.clock.now();
         let mut records = 0;
         let mut at = tail.get(handle).map_or(0, |file| file.position.offset);
@@ -247,8 +251,10 @@ impl Run {
         for kind in stream.decoder.as_mut().map(|d| d.unknown_kinds()).unwrap_or_default() {
             shared.telemetry.unknown_record(shared.source.as_str(), &kind);
         }
-        if let Some(session) = stream.decoder.as_ref().and_then(|d| d.session()) {
-            stream.session = Some(session.clone());
+        if let Some(decoder) = &stream.decoder {
+            stream.session = decoder.session().cloned().or(stream.session.take());
+            stream.parent = decoder.parent().cloned();
+            decoder.sessions(&mut stream.sessions);
         }
         if slice.moved {
             let value = stream.cursor(tail, handle, root_keys);
@@ -257,31 +263,49 @@ impl Run {
         if !slice.more && !tail.get(handle).is_some_and(|file| file.active) {
             stream.rest();
         }
-        self.read_lost_anew();
+        self.read_lost_anew(handle);
     }
 
-    /// Begins anew with the sessions that lost something to an older one.
-    fn read_lost_anew(&mut self) {
-        let Self { shared, tail, feed, root_keys, streams, .. } = self;
-        for i in 0..shared.owners.len() {
-            let owners = shared.owners[i].clone();
-            for lost in owners.take_lost() {
-                let own = |stream: &&mut Stream| stream.home == i && stream.session.as_ref() == Some(&lost);
-                let mut read = streams.iter_mut().map(|(handle, stream)| (*handle, stream));
-                let Some((handle, stream)) = read.find(|(_, stream)| own(stream)) else { continue };
-                tracing::debug!(
-                    source = shared.source.as_str(),
-                    "a session's history is another's: it is read anew"
-                );
-                owners.begin_anew(&lost);
-                let offset = tail.get(handle).map_or(0, |file| file.position.offset);
-                stream.begin_anew(shared, tail, handle, offset);
-                tail.again(handle);
-                feed.events.push(shared.event(&lost, "reset", Fact::SessionReset));
-                let value = stream.cursor(tail, handle, root_keys);
-                feed.cursor(stream.key, Some(value));
+    /// Begins anew with the streams of sessions that lost something to an older one. A stream that was not opened in
+    /// this run yet follows when it is: `just_read` may be one.
+    fn read_lost_anew(&mut self, just_read: Handle) {
+        for home in 0..self.shared.owners.len() {
+            let owners = self.shared.owners[home].clone();
+            let lost = owners.more_lost();
+            let of = |stream: &Stream, lost: &dyn Fn(&SessionId) -> bool| {
+                stream.home == home && stream.sessions.iter().any(lost)
+            };
+            let again: Vec<Handle> = if lost.is_empty() {
+                let read = self.streams.get(&just_read).filter(|s| of(s, &|session| owners.is_lost(session)));
+                read.map(|_| just_read).into_iter().collect()
+            } else {
+                let all = self.streams.iter().filter(|(_, s)| of(s, &|session| lost.contains(session)));
+                all.map(|(handle, _)| *handle).collect()
+            };
+            for handle in again {
+                self.read_anew(handle, &owners);
             }
         }
+    }
+
+    /// Forgets what a stream told of its sessions, and reads it from its head.
+    fn read_anew(&mut self, handle: Handle, owners: &Owners) {
+        let Self { shared, tail, feed, root_keys, streams, .. } = self;
+        let Some(stream) = streams.get_mut(&handle) else { return };
+        tracing::debug!(source = shared.source.as_str(), "a session's history is another's: it is read anew");
+        for session in &stream.sessions {
+            owners.begin_anew(session);
+            feed.events.push(shared.event(session, "reset", Fact::SessionReset));
+        }
+        if let Some(parent) = &stream.parent {
+            // Part of what was known of a sub-agent stands in its parent's file.
+            owners.lose(parent);
+        }
+        let offset = tail.get(handle).map_or(0, |file| file.position.offset);
+        stream.begin_anew(shared, tail, handle, offset);
+        tail.again(handle);
+        let value = stream.cursor(tail, handle, root_keys);
+        feed.cursor(stream.key, Some(value));
     }
 
     /// Sends what was gathered, with what is known by now of who owns what.
@@ -320,6 +344,8 @@ impl Run {
             decoder: None,
             saved: Saved::new(self.shared.def.name, self.root_keys[file.root], file.position),
             session: None,
+            sessions: Vec::new(),
+            parent: None,
             name: (self.shared.def.stream_id)(OsStr::new(&name)),
             warned: false,
             home: self.homes.iter().position(|home| home.roots.contains(&file.root)).unwrap_or(0),

@@ -20,6 +20,10 @@ pub(super) struct Stream {
     /// Everything else, and the decoder's checkpoint while there is none.
     pub(super) saved: Saved,
     pub(super) session: Option<SessionId>,
+    /// All sessions it told of, as far as they are remembered.
+    pub(super) sessions: Vec<SessionId>,
+    /// The session whose file tells of this one too.
+    pub(super) parent: Option<SessionId>,
     /// The id in the file's name; its lock file is called by it.
     pub(super) name: Option<String>,
     pub(super) warned: bool,
