@@ -64,7 +64,8 @@ impl Claude {
         self.spend(e, at, key, &message.usage, model.as_ref());
         if !ended {
             let stop = text(message.stop_reason).filter(|_| model.is_some());
-            let whole = self.is_whole(at, message.stop_details.is_there());
+            let whole =
+                self.is_whole(at, message.stop_details.is_there(), count(message.usage.output_tokens));
             self.stopped(e, at, id, stop.as_deref(), says && whole);
         }
     }
@@ -87,11 +88,12 @@ impl Claude {
         says
     }
 
-    /// Whether the message came to its end: one whose stream was cut has a made-up reason, but no details of it.
-    fn is_whole(&mut self, at: usize, has: bool) -> bool {
+    /// Whether the message came to its end: one whose stream was cut has a made-up reason, but no details of it, and the
+    /// usage of its beginning.
+    fn is_whole(&mut self, at: usize, has: bool, output: u64) -> bool {
         let lane = &mut self.state.lanes[at];
         lane.details |= has;
-        has || !lane.details
+        has || !lane.details || output > 1
     }
 
     /// Why the message stopped, where it says so. A message is written block by block, and each says it.
