@@ -23,7 +23,7 @@ const SPAN_MS: i64 = 2_000;
 /// Events held for that, at most: bounds memory and the cost of folding again.
 const MAX_HELD: usize = 256;
 /// After so much silence nothing is held any more.
-const IDLE_MS: i64 = 5_000;
+const IDLE_MS: i64 = 3_000;
 /// Events between two marks. A mark costs a copy of the facts, about as much as folding ten events.
 const STRIDE: usize = 64;
 

@@ -151,7 +151,8 @@ pub fn spawn(
     telemetry: Arc<Telemetry>,
 ) -> std::io::Result<Store> {
     let (live, live_in) = mpsc::channel(64);
-    let (files, files_in) = mpsc::channel(64);
+    // History waits here for the store: a batch of it holds hundreds of events.
+    let (files, files_in) = mpsc::channel(16);
     let now = clock.now();
     let cursors = opened.contents.cursors.iter().cloned().collect();
     let (publish, snapshots) = watch::channel(Arc::new(Snapshot::default()));

@@ -12,14 +12,15 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use hashbrown::HashTable;
 use serde::{Deserialize, Serialize};
 
 use crate::event::{Counting, SessionId, Timestamp};
 
 /// Records of one stored piece: pieces are written whole, and only the newest ones change.
 const CHUNK: usize = 256;
-/// Records that are remembered; the oldest are forgotten first. 60 bytes each.
-const MAX_RECORDS: usize = 1 << 20;
+/// Records that are remembered; the oldest are forgotten first. 40 bytes each.
+const MAX_RECORDS: usize = 1 << 19;
 /// Sessions of one stored piece.
 const SESSIONS: usize = 64;
 /// Nobody's facts were told the tokens of this record yet.
@@ -93,8 +94,8 @@ struct Inner {
     /// Pieces of records, the oldest first, and the number of the first.
     chunks: VecDeque<Vec<Record>>,
     first_chunk: u32,
-    /// Chunk and place of a record.
-    index: HashMap<u64, (u32, u16)>,
+    /// Where a record stands, counted through all chunks; the key is in the record.
+    index: HashTable<u32>,
     dirty: BTreeSet<u32>,
     dirty_sessions: BTreeSet<u32>,
     forgotten: Vec<u32>,
@@ -163,16 +164,20 @@ impl Owners {
         }
         inner.lost_more = !inner.lost.is_empty();
         inner.first_chunk = records.keys().next().copied().unwrap_or(0);
+        let mut places = Vec::new();
         for (number, list) in records {
             while inner.first_chunk + (inner.chunks.len() as u32) < number {
                 inner.chunks.push_back(Vec::new());
             }
             for (place, record) in list.iter().enumerate() {
                 if (record.owner as usize) < inner.sessions.len() {
-                    inner.index.insert(record.key, (number, place as u16));
+                    places.push((record.key, number.wrapping_mul(CHUNK as u32).wrapping_add(place as u32)));
                 }
             }
             inner.chunks.push_back(list);
+        }
+        for (key, place) in places {
+            inner.place(key, place);
         }
         Self { inner: Mutex::new(inner) }
     }
@@ -319,9 +324,11 @@ impl Owners {
 
 impl Inner {
     fn find(&mut self, key: u64) -> Option<(u32, &mut Record)> {
-        let (chunk, place) = *self.index.get(&key)?;
-        let at = chunk.checked_sub(self.first_chunk)?;
-        Some((chunk, self.chunks.get_mut(at as usize)?.get_mut(place as usize)?))
+        let Self { chunks, first_chunk, index, .. } = self;
+        let place = *index.find(key, |place| key_at(chunks, *first_chunk, *place) == Some(key))?;
+        let chunk = place / CHUNK as u32;
+        let at = chunk.checked_sub(*first_chunk)? as usize;
+        Some((chunk, chunks.get_mut(at)?.get_mut(place as usize % CHUNK)?))
     }
 
     /// Who started first. Of two that started at once the one with the smaller id did.
@@ -336,13 +343,23 @@ impl Inner {
         self.dirty_sessions.insert(session / SESSIONS as u32);
     }
 
+    /// Remembers where the record with this key stands.
+    fn place(&mut self, key: u64, place: u32) {
+        let Self { chunks, first_chunk, index, .. } = self;
+        // Keys are hashes already.
+        index.insert_unique(key, place, |place| key_at(chunks, *first_chunk, *place).unwrap_or_default());
+    }
+
     fn add(&mut self, record: Record) {
         if self.chunks.back().is_none_or(|chunk| chunk.len() >= CHUNK) {
             if self.index.len() >= MAX_RECORDS
                 && let Some(oldest) = self.chunks.pop_front()
             {
-                for record in oldest {
-                    self.index.remove(&record.key);
+                let first = self.first_chunk * CHUNK as u32;
+                for (i, record) in oldest.iter().enumerate() {
+                    if let Ok(entry) = self.index.find_entry(record.key, |place| *place == first + i as u32) {
+                        entry.remove();
+                    }
                 }
                 self.dirty.remove(&self.first_chunk);
                 self.forgotten.push(self.first_chunk);
@@ -352,10 +369,17 @@ impl Inner {
         }
         let number = self.first_chunk + self.chunks.len() as u32 - 1;
         let chunk = self.chunks.back_mut().expect("one was pushed if there was none");
-        self.index.insert(record.key, (number, chunk.len() as u16));
+        let (key, place) = (record.key, number.wrapping_mul(CHUNK as u32).wrapping_add(chunk.len() as u32));
         chunk.push(record);
+        self.place(key, place);
         self.dirty.insert(number);
     }
+}
+
+/// The key of the record at a place.
+fn key_at(chunks: &VecDeque<Vec<Record>>, first_chunk: u32, place: u32) -> Option<u64> {
+    let chunk = (place / CHUNK as u32).checked_sub(first_chunk)? as usize;
+    Some(chunks.get(chunk)?.get(place as usize % CHUNK)?.key)
 }
 
 #[cfg(test)]
