@@ -10,4 +10,5 @@ mod claude {
     mod public;
     mod recordings;
     mod scenarios;
+    mod turns;
 }

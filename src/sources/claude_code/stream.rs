@@ -233,7 +233,9 @@ impl Claude {
         let lane = &self.state.lanes[at];
         let known = lane.prompt.filter(|(known, ..)| Some(*known) == hash);
         if let Some(turn) = &lane.turn {
-            if !turn.worked || known.is_some() {
+            // Without names two prompts in a row may be one; with two names they are two.
+            let another = hash.is_some() && lane.prompt.is_some();
+            if known.is_some() || !(turn.worked || another) {
                 return;
             }
             // What came after it ended it; how, nothing says but its last word.
