@@ -31,8 +31,10 @@ for number, (kind, data) in enumerate(
         ("tool.started", {"callId": "open", "tool": "read"}),
         ("user.action_required", {"actionId": "open", "kind": "question"}),
         ("workflow.step.started", {"stepId": "open", "kind": "build", "name": "build"}),
-        ("session.blocked", {"reason": "rate_limit", "attempt": 2, "until": now + 600_000}),
         ("user.prompt", {"trigger": "person", "queued": True}),
+        # Behind the prompt, which begins the count of calls anew.
+        ("tool.started", {"callId": "lines", "tool": "read", "target": "a", "readRange": {"start": 1, "end": 9, "total": 99}}),
+        ("session.blocked", {"reason": "rate_limit", "attempt": 2, "until": now + 600_000}),
         ("stop.requested", {"requester": "cli"}),
         ("stop.acknowledged", {}),
     ]

@@ -66,7 +66,7 @@ for name in edit_ok err_401 subagent compaction; do
 done
 port="$(free_port)"
 env -u CODEX_HOME HOME="$work/home" "$exporter" --home "$work/home" --state-dir "$work/state" \
-  --web.listen-address "127.0.0.1:$port" >"$work/exporter.log" 2>&1 </dev/null &
+  --series all --web.listen-address "127.0.0.1:$port" >"$work/exporter.log" 2>&1 </dev/null &
 pids+=($!)
 within "the exporter is ready" curl -sf --max-time 5 "http://127.0.0.1:$port/-/ready"
 
