@@ -5,7 +5,6 @@
 
 mod common;
 #[path = "common/exposition.rs"]
-#[allow(dead_code, reason = "other tests use all of it")]
 mod exposition;
 
 mod sources {

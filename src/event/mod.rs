@@ -341,6 +341,23 @@ impl Commands {
     }
 }
 
+// === impl CallEnd ===
+
+impl CallEnd {
+    /// The end of a call that was cut off: nothing is known of what it did.
+    pub fn interrupted(call: Id) -> Self {
+        Self {
+            call,
+            outcome: CallOutcome::Interrupted,
+            exit_code: None,
+            diff_lines: None,
+            error: None,
+            output: None,
+            read: None,
+        }
+    }
+}
+
 // === impl Fact ===
 
 impl Fact {

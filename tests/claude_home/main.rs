@@ -7,7 +7,6 @@
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../common/exposition.rs"]
-#[allow(dead_code, reason = "other tests use all of it")]
 mod exposition;
 
 mod layouts;

@@ -102,6 +102,9 @@ pub(crate) fn parse(body: &[u8], dialect: Dialect) -> Result<Vec<Family>, String
             return Err(format!("{bare} is no name of its own"));
         }
     }
+    if let Some(silent) = families.iter().find(|f| f.help.trim().is_empty()) {
+        return Err(format!("help without text: {}", silent.name));
+    }
     Ok(families)
 }
 

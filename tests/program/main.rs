@@ -5,7 +5,6 @@
 #[path = "../common/running.rs"]
 mod common;
 #[path = "../common/exposition.rs"]
-#[allow(dead_code, reason = "each test binary uses its part")]
 mod exposition;
 #[path = "../common/transcripts/mod.rs"]
 mod transcripts;

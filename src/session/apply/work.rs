@@ -68,15 +68,7 @@ impl Facts {
         let cut =
             self.open_calls.iter().find(|c| c.start.call == end.call).and_then(|c| interrupted_at(self, c));
         if let Some(at) = cut.filter(|at| t > Some(*at)) {
-            let end = CallEnd {
-                call: end.call.clone(),
-                outcome: CallOutcome::Interrupted,
-                exit_code: None,
-                diff_lines: None,
-                error: None,
-                output: None,
-                read: None,
-            };
+            let end = CallEnd::interrupted(end.call.clone());
             return self.end_call(&end, Some(at), out);
         }
         self.end_call(end, t, out);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::{Owner, db};
-use crate::event::{CallEnd, CallOutcome, Event, Fact, Id, SourceId, Timestamp};
+use crate::event::{CallEnd, Event, Fact, Id, SourceId, Timestamp};
 use crate::session::rollup;
 use crate::session::snapshot::Snapshot;
 use crate::session::{Facts, State};
@@ -82,15 +82,7 @@ impl Owner {
             }
             for call in &facts.open_calls {
                 let Some(at) = rollup::interrupted_at(facts, call).filter(|at| now > *at) else { continue };
-                let end = CallEnd {
-                    call: call.start.call.clone(),
-                    outcome: CallOutcome::Interrupted,
-                    exit_code: None,
-                    diff_lines: None,
-                    error: None,
-                    output: None,
-                    read: None,
-                };
+                let end = CallEnd::interrupted(call.start.call.clone());
                 let id = format!("interrupted:{}", call.start.call.as_str());
                 events.push(self.own_event(facts, &id, at, Fact::ToolEnded(end), now));
             }
