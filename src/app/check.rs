@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Config;
 use crate::event::Capability;
+use crate::sources::live;
+use crate::sources::live::{Configured, LiveSource};
 use crate::sources::{LIST, SourceDef};
 
 /// The report. A wrong configuration has been refused before.
@@ -20,7 +22,7 @@ pub fn check(config: Config) -> anyhow::Result<String> {
     for address in &config.web.listen_address {
         out.push_str(&format!("listens on: {address}\n"));
     }
-    for line in sources(&config) {
+    for line in sources(&config, true) {
         out.push_str(&line);
         out.push('\n');
     }
@@ -43,14 +45,36 @@ pub fn check(config: Config) -> anyhow::Result<String> {
     Ok(out)
 }
 
-/// One line per source: whether it is on and what is there for it.
-pub(super) fn sources(config: &Config) -> Vec<String> {
-    LIST.iter().map(|def| source(def, config)).collect()
+/// One line per source: whether it is on and what is there for it; `probed`: servers are asked.
+pub(super) fn sources(config: &Config, probed: bool) -> Vec<String> {
+    LIST.iter().map(|def| source(def, config, probed)).collect()
 }
 
-fn source(def: &SourceDef, config: &Config) -> String {
+/// Asks the servers of a source whether they are there.
+fn probe(live: &'static LiveSource, configured: &Configured) -> Vec<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    match runtime {
+        Ok(runtime) => runtime.block_on(live::probe(live, configured)),
+        Err(e) => vec![format!("cannot be asked: {e}")],
+    }
+}
+
+fn source(def: &SourceDef, config: &Config, probed: bool) -> String {
     if !config.enabled(def.name, def.default_on) {
         return format!("{}: off", def.name);
+    }
+    if let Some(live) = def.live {
+        let configured = config.live(def.name);
+        if !probed {
+            let named = configured.servers.iter().map(|place| place.endpoint().as_str().to_owned());
+            let file = configured.servers_file.iter().map(|path| path.display().to_string());
+            let mut places: Vec<String> = named.chain(file).collect();
+            if places.is_empty() {
+                places = live.servers.iter().map(|server| format!("{server} if it is there")).collect();
+            }
+            return format!("{}: on, {}", def.name, places.join(", "));
+        }
+        return format!("{}: on, {}", def.name, probe(live, &configured).join(", "));
     }
     if def.start.is_none() {
         return format!("{}: on, {}", def.name, def.about);

@@ -71,7 +71,7 @@ pub fn serve(config: Config) -> anyhow::Result<()> {
     runtime()?.block_on(async {
         let listeners = listen(&config).await?;
         let opened = open_store(&config)?;
-        let mut core = Core::start(&config, opened.0, opened.1, &file_sources(&config))?;
+        let mut core = Core::start(&config, opened.0, opened.1, &running_sources(&config))?;
         core.start_sources(&config);
         greet(&config, &listeners, &found(&config));
         run(config, core, listeners).await
@@ -116,8 +116,8 @@ fn start_logging(config: &Config) {
     let _ = logging.try_init();
 }
 
-/// File sources that are switched on.
-fn file_sources(config: &Config) -> Vec<&'static SourceDef> {
+/// Sources that are switched on and run by themselves.
+fn running_sources(config: &Config) -> Vec<&'static SourceDef> {
     let on = |def: &&&SourceDef| def.start.is_some() && config.enabled(def.name, def.default_on);
     LIST.iter().filter(on).copied().collect()
 }
@@ -333,7 +333,9 @@ impl Core {
             capabilities,
             pushed: push::DEF.capabilities,
             expected_scans: names(scanning),
-            file_sources: names(scanning),
+            file_sources: names(
+                &scanning.iter().copied().filter(|def| def.live.is_none()).collect::<Vec<_>>(),
+            ),
             read_only_agents: config.read_only_agents.iter().map(|a| Name::from(a.as_str())).collect(),
             folder,
         };
@@ -344,14 +346,16 @@ impl Core {
     /// Starts every file source that is on.
     fn start_sources(&mut self, config: &Config) {
         let cursors = std::mem::take(&mut self.store.cursors);
-        for def in file_sources(config) {
+        for def in running_sources(config) {
             let Some(start) = def.start else { continue };
             let context = sources::Context {
                 homes: config.home.clone(),
                 roots: config.roots(def.name).to_vec(),
+                live: config.live(def.name),
+                machine: sources::live::machine(),
                 max_age: config.history_max_age,
                 reducer: self.reducer.clone(),
-                out: self.store.files.clone(),
+                out: if def.live.is_some() { self.store.streams.clone() } else { self.store.files.clone() },
                 cursors: cursors.clone(),
                 telemetry: self.telemetry.clone(),
                 clock: self.clock,
@@ -370,8 +374,8 @@ impl Core {
                 // A source that panicked has said so on its way.
                 let _ = task.await;
             }
-            let Store { live, files, thread, .. } = store;
-            close(live, files);
+            let Store { live, streams, files, thread, .. } = store;
+            close([live, streams, files]);
             for server in servers {
                 let _ = server.await;
             }
@@ -385,13 +389,13 @@ impl Core {
 }
 
 /// The owner ends when nobody can send to it any more.
-fn close(live: mpsc::Sender<Batch>, files: mpsc::Sender<Batch>) {
-    drop((live, files));
+fn close(lanes: [mpsc::Sender<Batch>; 3]) {
+    drop(lanes);
 }
 
 /// What was found, one line per source.
 fn found(config: &Config) -> Vec<String> {
-    check::sources(config)
+    check::sources(config, false)
 }
 
 /// Says what was found and what to open.

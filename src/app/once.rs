@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::{Core, file_sources, open_store, renderer, runtime, start_logging};
+use super::{Core, open_store, renderer, running_sources, runtime, start_logging};
 use crate::config::Config;
 use crate::store::OpenError;
 use crate::views::prometheus::Format;
@@ -21,7 +21,7 @@ const SCAN_WITHIN: Duration = Duration::from_secs(600);
 pub fn once(config: Config, output: Option<PathBuf>) -> anyhow::Result<()> {
     start_logging(&config);
     runtime()?.block_on(async {
-        let on = file_sources(&config);
+        let on = running_sources(&config);
         let mut core = match open_store(&config) {
             Ok((opened, reducer)) => Core::start(&config, opened, reducer, &on)?,
             Err(e) if matches!(e.downcast_ref(), Some(OpenError::InUse)) => {

@@ -13,6 +13,8 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use toml::Value;
 
+use crate::sources::live::{Configured, Place};
+
 pub use self::keys::{CONFIG_FILE, ENV_PREFIX, KEYS, Key, SOURCE_KEYS, variable};
 pub use self::problem::{Problem, Problems};
 pub use self::value::Kind;
@@ -111,6 +113,8 @@ pub struct Source {
     pub enabled: Option<bool>,
     /// Folders of the agent besides those below home.
     pub roots: Vec<PathBuf>,
+    /// Its servers.
+    pub live: Configured,
 }
 
 /// What a configuration is made of.
@@ -179,6 +183,11 @@ impl Config {
     /// Folders to read for a source besides those below home.
     pub fn roots(&self, source: &str) -> &[PathBuf] {
         self.sources.get(source).map_or(&[], |s| &s.roots)
+    }
+
+    /// What was said about the servers of a source.
+    pub fn live(&self, source: &str) -> Configured {
+        self.sources.get(source).map(|s| s.live.clone()).unwrap_or_default()
     }
 
     /// Before the table has given every field its default.
@@ -420,4 +429,10 @@ fn addresses(value: &Value) -> Result<Vec<SocketAddr>, String> {
     found
         .filter(|list| !list.is_empty())
         .ok_or_else(|| "expected addresses with their port, as \"127.0.0.1:10077\"".to_owned())
+}
+
+/// Addresses of servers.
+fn places(value: &Value) -> Result<Vec<Place>, String> {
+    let given = value::list(value)?;
+    given.iter().map(|text| Place::parse(text).map_err(|e| e.to_string())).collect()
 }

@@ -211,6 +211,8 @@ pub struct SessionInfo {
     pub capabilities: Option<Capabilities>,
     /// The session this one was forked from; it is no child of it.
     pub forked_from: Option<SessionId>,
+    /// The server that runs it, as the health of the source names it; never pushed.
+    pub endpoint: Option<Name>,
 }
 
 /// A step of a workflow, from its definition.

@@ -1,11 +1,13 @@
 //! Bytes in, records out: which files there are, what was appended to them, who holds a lock. Nothing here knows
 //! what a record means, and nothing here writes. What is made of the records belongs to `sources`.
 
+pub mod client;
 mod discover;
 pub mod locks;
 mod network;
 mod packed;
 mod read;
+pub mod stream;
 mod tail;
 mod watch;
 

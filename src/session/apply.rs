@@ -301,7 +301,8 @@ impl Facts {
             interactive,
             url,
             capabilities,
-            forked_from
+            forked_from,
+            endpoint
         );
     }
 

@@ -164,6 +164,8 @@ pub struct Info {
     pub capabilities: Option<Capabilities>,
     /// The session it was forked from.
     pub forked_from: Option<SessionId>,
+    /// The server that runs it, where the source follows several.
+    pub endpoint: Option<Name>,
 }
 
 /// An open turn.

@@ -7,7 +7,7 @@ use super::counts::Aggregates;
 use super::facts::Facts;
 use super::rollup::Rollup;
 use super::state::{Derived, Lost, Thresholds, derive};
-use crate::event::{Capabilities, SessionId, SourceHealth, SourceId, Timestamp};
+use crate::event::{Capabilities, Name, SessionId, SourceHealth, SourceId, Timestamp};
 
 /// Depth of sub-agents that is followed; deeper ones become roots.
 pub const MAX_DEPTH: usize = 32;
@@ -164,7 +164,11 @@ impl Snapshot {
 
     /// The same, for who asks about many sessions of one source.
     pub fn derive_with(&self, rollup: &Rollup<'_>, source: SourceNow) -> Derived {
-        let lost = Lost { since: source.lost_since, suspended: &self.suspended };
+        let since = match &rollup.root.info.endpoint {
+            Some(endpoint) => self.endpoint_lost_since(&rollup.root.source, endpoint, rollup.now),
+            None => source.lost_since,
+        };
+        let lost = Lost { since, suspended: &self.suspended };
         derive(rollup, source.capabilities, &self.thresholds, &lost)
     }
 
@@ -194,6 +198,19 @@ impl Snapshot {
             }
             since = since.max(endpoint.since);
         }
+        let lost = since.max(self.process_start).plus(SOURCE_LOST_MS);
+        (now >= lost).then_some(lost)
+    }
+
+    /// The same for sessions of one server of the source. One that is not followed any more is lost, too.
+    fn endpoint_lost_since(&self, source: &SourceId, endpoint: &Name, now: Timestamp) -> Option<Timestamp> {
+        let mut own = self.health.iter().filter(|h| h.source == *source).peekable();
+        own.peek()?;
+        let since = match own.find(|h| h.endpoint == *endpoint) {
+            Some(health) if health.up || !health.scanned => return None,
+            Some(health) => health.since,
+            None => self.process_start,
+        };
         let lost = since.max(self.process_start).plus(SOURCE_LOST_MS);
         (now >= lost).then_some(lost)
     }

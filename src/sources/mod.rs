@@ -4,6 +4,7 @@ mod arguments;
 pub mod claude_code;
 pub mod codex;
 pub mod files;
+pub mod live;
 pub mod push;
 mod shape;
 mod walk;
@@ -35,6 +36,8 @@ pub struct SourceDef {
     pub of_some: Capabilities,
     /// Where it looks below a home folder, for `check` and the documentation.
     pub looks_at: &'static str,
+    /// The servers it talks to, where it does.
+    pub live: Option<&'static live::LiveSource>,
     /// Starts it; the task ends when `stop` turns true. `None` for a source that is handed its events by the server.
     pub start: Option<fn(Context) -> tokio::task::JoinHandle<()>>,
 }
@@ -43,11 +46,16 @@ pub struct SourceDef {
 pub const LIST: &[&SourceDef] = &[&claude_code::DEF, &codex::DEF, &push::DEF];
 
 /// What a running source is given.
+#[derive(Clone)]
 pub struct Context {
     /// Home folders to search.
     pub homes: Vec<PathBuf>,
     /// Extra roots from the configuration.
     pub roots: Vec<PathBuf>,
+    /// Servers from the configuration.
+    pub live: live::Configured,
+    /// Tells this machine from others.
+    pub machine: String,
     /// Files whose modification time lies further back are not read.
     pub max_age: Duration,
     /// Hashes and classes for what may not leave.

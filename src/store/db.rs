@@ -15,7 +15,7 @@ use redb::{
 use crate::event::{Cursor, Timestamp};
 
 /// Version of the tables and of what is in them. A file of another version is set aside.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 /// Pages redb may keep in memory.
 const CACHE_BYTES: usize = 16 * 1024 * 1024;
 /// Name of the state file in its folder.

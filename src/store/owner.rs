@@ -77,6 +77,8 @@ pub struct Options {
 pub struct Store {
     /// Where live sources send: taken first.
     pub live: mpsc::Sender<Batch>,
+    /// Where servers that are followed send: before files, and waiting like them while nothing can be written.
+    pub streams: mpsc::Sender<Batch>,
     /// Where files send.
     pub files: mpsc::Sender<Batch>,
     /// The latest published snapshot.
@@ -153,6 +155,7 @@ pub fn spawn(
     let (live, live_in) = mpsc::channel(64);
     // History waits here for the store: a batch of it holds hundreds of events.
     let (files, files_in) = mpsc::channel(16);
+    let (streams, streams_in) = mpsc::channel(64);
     let now = clock.now();
     let cursors = opened.contents.cursors.iter().cloned().collect();
     let (publish, snapshots) = watch::channel(Arc::new(Snapshot::default()));
@@ -164,8 +167,8 @@ pub fn spawn(
         tokio::runtime::Builder::new_current_thread().enable_time().max_blocking_threads(2).build()?;
     let thread = std::thread::Builder::new()
         .name("owner".to_owned())
-        .spawn(move || runtime.block_on(owner.run(live_in, files_in)))?;
-    Ok(Store { live, files, snapshots, cursors, thread })
+        .spawn(move || runtime.block_on(owner.run(live_in, streams_in, files_in)))?;
+    Ok(Store { live, streams, files, snapshots, cursors, thread })
 }
 
 // === impl EventCounters ===
@@ -266,18 +269,29 @@ impl Owner {
         owner
     }
 
-    async fn run(mut self, mut live: mpsc::Receiver<Batch>, mut files: mpsc::Receiver<Batch>) {
+    async fn run(
+        mut self,
+        mut live: mpsc::Receiver<Batch>,
+        mut streams: mpsc::Receiver<Batch>,
+        mut files: mpsc::Receiver<Batch>,
+    ) {
         let mut tick = tokio::time::interval(Duration::from_secs(1));
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
-        let (mut live_open, mut files_open) = (true, true);
+        let (mut live_open, mut streams_open, mut files_open) = (true, true, true);
         let mut batches = Vec::with_capacity(TAKE);
         let mut read = Vec::with_capacity(TAKE);
+        let mut streamed = Vec::with_capacity(TAKE);
         let mut retry_at = Instant::now();
-        while live_open || files_open || self.in_flight.is_some() || self.failed.is_some() || self.has_work()
+        while live_open
+            || streams_open
+            || files_open
+            || self.in_flight.is_some()
+            || self.failed.is_some()
+            || self.has_work()
         {
             let room = self.pending.bytes() < MAX_PENDING;
             let failing = self.failed.is_some();
-            let ending = live.is_closed() && files.is_closed();
+            let ending = live.is_closed() && streams.is_closed() && files.is_closed();
             // At the end there is one more try, at once.
             let again_at = if ending { Instant::now() } else { retry_at };
             let publish_at = self.last_publish.map_or_else(Instant::now, |t| t + PUBLISH_EVERY);
@@ -288,7 +302,7 @@ impl Owner {
                     if !self.commit_returned(done) {
                         retry_at = Instant::now() + RETRY_AFTER;
                         // Files wait in their channel meanwhile, so that nobody notices its end by receiving.
-                        if live.is_closed() && files.is_closed() {
+                        if live.is_closed() && streams.is_closed() && files.is_closed() {
                             tracing::error!("the store could not be written at shutdown");
                             break;
                         }
@@ -296,7 +310,7 @@ impl Owner {
                 }
                 _ = tick.tick() => {
                     self.tick();
-                    let waiting = i64::try_from(live.len() + files.len()).unwrap_or(i64::MAX);
+                    let waiting = i64::try_from(live.len() + streams.len() + files.len()).unwrap_or(i64::MAX);
                     self.telemetry.queue_length.set(waiting);
                 }
                 () = tokio::time::sleep_until(again_at), if failing && self.in_flight.is_none() => self.retry(),
@@ -305,17 +319,18 @@ impl Owner {
                     self.publish_frozen();
                 }
                 n = live.recv_many(&mut batches, TAKE), if live_open && (room || failing) => live_open = n > 0,
+                n = streams.recv_many(&mut streamed, TAKE), if streams_open && room && !failing => streams_open = n > 0,
                 n = files.recv_many(&mut read, TAKE), if files_open && room && !failing => files_open = n > 0,
                 // Only a commit or a retry is left to wait for; both wake by themselves.
-                () = tokio::time::sleep(RETRY_AFTER), if !live_open && !files_open => {}
+                () = tokio::time::sleep(RETRY_AFTER), if !live_open && !streams_open && !files_open => {}
             }
-            for batch in batches.drain(..).chain(read.drain(..)) {
+            for batch in batches.drain(..).chain(streamed.drain(..)).chain(read.drain(..)) {
                 self.fold(batch);
             }
             if self.failed.is_none() && self.sessions.len() > self.options.max_tracked + MAX_OVER {
                 self.expire(self.clock.now());
             }
-            if !live_open && !files_open {
+            if !live_open && !streams_open && !files_open {
                 self.checkpoint_due = self.sessions.is_dirty();
             }
             if self.in_flight.is_none() && self.failed.is_none() && self.has_work() {

@@ -151,6 +151,8 @@ impl Home {
         let context = Context {
             homes: vec![self.folder.path().join("home")],
             roots: Vec::new(),
+            live: Default::default(),
+            machine: String::new(),
             max_age: YEARS,
             reducer: reducer(),
             out: life.store.files.clone(),

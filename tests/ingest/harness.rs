@@ -155,6 +155,8 @@ impl Home {
         let context = Context {
             homes: vec![self.folder.path().to_owned()],
             roots: Vec::new(),
+            live: Default::default(),
+            machine: String::new(),
             max_age: Duration::from_secs(7 * 24 * 3600),
             reducer: Arc::new(Reducer::new([3; 16], Runners::default())),
             out,

@@ -124,6 +124,8 @@ impl Home {
         let context = Context {
             homes: self.homes.iter().map(|h| self.path(h)).collect(),
             roots: self.roots.iter().map(|r| self.path(r)).collect(),
+            live: Default::default(),
+            machine: String::new(),
             max_age: self.max_age,
             reducer: reducer(),
             out: life.store.files.clone(),

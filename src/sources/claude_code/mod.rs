@@ -51,6 +51,7 @@ pub const DEF: SourceDef = SourceDef {
     // Where the version keeps a live registry.
     of_some: Capabilities::of(&[Capability::PendingActions, Capability::Liveness]),
     looks_at: ".claude",
+    live: None,
     start: Some(|context| files::start(FILES, context)),
 };
 

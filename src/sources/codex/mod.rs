@@ -43,6 +43,7 @@ pub const DEF: SourceDef = SourceDef {
     capabilities: Capabilities::of(Capability::ALL).without(Capability::PendingActions),
     of_some: Capabilities(0),
     looks_at: ".codex",
+    live: None,
     start: Some(|context| files::start(FILES, context)),
 };
 

@@ -244,6 +244,7 @@ impl Reading<'_> {
             url: d.text(Field::Url)?.filter(|url| is_link(url)).map(Name::from),
             capabilities: None,
             forked_from: d.text(Field::ForkedFrom)?.map(|t| SessionId(self.names.get(t, self.reducer))),
+            endpoint: None,
         })
     }
 

@@ -43,6 +43,7 @@ pub const DEF: SourceDef = SourceDef {
     capabilities: Capabilities::of(Capability::ALL).without(Capability::Liveness),
     of_some: Capabilities(0),
     looks_at: "",
+    live: None,
     start: None,
 };
 

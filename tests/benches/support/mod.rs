@@ -65,6 +65,8 @@ pub fn start_reading(max_sessions: usize, home: Option<&Path>, names: &[&str]) -
         drop(start(sources::Context {
             homes: home.into_iter().map(Path::to_owned).collect(),
             roots: Vec::new(),
+            live: Default::default(),
+            machine: String::new(),
             max_age: Duration::from_secs(7 * 86_400),
             reducer: reducer.clone(),
             out: store.files.clone(),
