@@ -252,14 +252,14 @@ impl Client {
         Ok(Answer { status, body, next })
     }
 
-    /// Opens a stream of server-sent events.
+    /// Opens a stream of server-sent events; its head has to come within this time.
     ///
     /// # Errors
     /// There is no such stream.
-    pub async fn events(&self, path: &str) -> Result<reqwest::Response, AskError> {
+    pub async fn events(&self, path: &str, within: Duration) -> Result<reqwest::Response, AskError> {
         let request = self.http.get(format!("{}{path}", self.base)).headers(self.headers.clone());
         let request = request.header(reqwest::header::ACCEPT, "text/event-stream");
-        let sent = tokio::time::timeout(CONNECT_WITHIN * 3, request.send()).await;
+        let sent = tokio::time::timeout(within, request.send()).await;
         let response = sent.map_err(|_| AskError::Timeout)?.map_err(|e| AskError::of(&e))?;
         if !response.status().is_success() {
             return Err(AskError::of_status(response.status().as_u16()));

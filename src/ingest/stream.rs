@@ -17,7 +17,7 @@ use tokio_tungstenite::tungstenite::http::{HeaderName, HeaderValue};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error, Message};
 
-use super::client::{AGENT, AskError, CONNECT_WITHIN, Client};
+use super::client::{AGENT, AskError, Client};
 
 /// Longest record that is handed out; a longer one is skipped and counted.
 pub const MAX_RECORD: usize = 16 << 20;
@@ -100,8 +100,8 @@ impl Stream {
     ///
     /// # Errors
     /// There is no such stream.
-    pub async fn events(client: &Client, path: &str) -> Result<Self, AskError> {
-        let response = client.events(path).await?;
+    pub async fn events(client: &Client, path: &str, within: Duration) -> Result<Self, AskError> {
+        let response = client.events(path, within).await?;
         Ok(Self::Events(Box::new(Events { response, splitter: Splitter::default() })))
     }
 
@@ -109,8 +109,8 @@ impl Stream {
     ///
     /// # Errors
     /// There is none.
-    pub async fn socket(request: SocketRequest<'_>) -> Result<Self, AskError> {
-        let opened = tokio::time::timeout(CONNECT_WITHIN, open_socket(request)).await;
+    pub async fn socket(request: SocketRequest<'_>, within: Duration) -> Result<Self, AskError> {
+        let opened = tokio::time::timeout(within, open_socket(request)).await;
         opened.map_err(|_| AskError::Timeout)?
     }
 

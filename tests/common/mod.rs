@@ -2,4 +2,6 @@
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
 pub mod disk;
+pub mod follow;
 pub mod owner;
+pub mod peer;

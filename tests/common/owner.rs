@@ -150,8 +150,8 @@ impl Life {
 
     /// Closes both lanes and waits for the end; returns the last snapshot.
     pub fn end(self) -> Arc<Snapshot> {
-        let Store { live, files, snapshots, thread, .. } = self.store;
-        drop((live, files));
+        let Store { live, streams, files, snapshots, thread, .. } = self.store;
+        drop((live, streams, files));
         let started = Instant::now();
         while !thread.is_finished() {
             assert!(started.elapsed() < Duration::from_secs(5), "the store does not end");

@@ -48,7 +48,7 @@ pub struct LiveSource {
     pub stream: Stream,
     /// Silence of the stream after which it is taken for dead; for servers that send heartbeats.
     pub quiet: Option<Duration>,
-    /// Patience with one question.
+    /// Patience with one question, and with the opening of the stream.
     pub patience: Duration,
     /// Paths of which one answers if the server is what it is taken for, for `check`.
     pub health: &'static [&'static str],
@@ -203,9 +203,37 @@ impl Ask {
     }
 }
 
+/// What depends on the circumstances rather than on the source.
+#[derive(Clone, Copy, Debug)]
+pub struct Surroundings {
+    /// Time between ticks of peers.
+    pub tick: Duration,
+    /// First pause before a server is tried again.
+    pub pause: Duration,
+    /// Longest pause.
+    pub longest_pause: Duration,
+}
+
+// === impl Surroundings ===
+
+impl Default for Surroundings {
+    fn default() -> Self {
+        Self {
+            tick: Duration::from_secs(1),
+            pause: Duration::from_millis(500),
+            longest_pause: Duration::from_secs(30),
+        }
+    }
+}
+
 /// Starts a source; the task ends when `stop` of the context turns true or nobody takes its batches any more.
 pub fn start(source: &'static LiveSource, context: Context) -> JoinHandle<()> {
-    tokio::spawn(run::Run::new(source, context).until_stopped())
+    start_in(source, context, Surroundings::default())
+}
+
+/// As [`start`], in other circumstances.
+pub fn start_in(source: &'static LiveSource, context: Context, surroundings: Surroundings) -> JoinHandle<()> {
+    tokio::spawn(run::Run::new(source, context, surroundings).until_stopped())
 }
 
 #[cfg(test)]

@@ -13,7 +13,10 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::servers::{Change, Server, Servers};
-use super::{Answer, Ask, AskError, Context, LiveSource, Opening, Peer, Place, Said, Stream, Token, Trust};
+use super::{
+    Answer, Ask, AskError, Context, LiveSource, Opening, Peer, Place, Said, Stream, Surroundings, Token,
+    Trust,
+};
 use crate::event::reduce::stable_hash;
 use crate::event::{Batch, Cursor, SourceHealth, SourceId, Timestamp};
 use crate::ingest::client::{self, Client, secret};
@@ -22,10 +25,6 @@ use crate::sources::Record;
 
 /// Time between looks at the file of servers.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// First pause before a server is tried again; it doubles with each failure.
-const PAUSE: Duration = Duration::from_millis(500);
-/// Longest pause for a server that should be there.
-const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Pause between two tries of a server that may not exist.
 const LOOK_FOR_EVERY: Duration = Duration::from_secs(10);
 /// A connection that held so long was a good one: pauses begin anew after it.
@@ -45,6 +44,7 @@ const MAX_EVENTS: usize = 512;
 pub(super) struct Run {
     source: &'static LiveSource,
     context: Context,
+    surroundings: Surroundings,
 }
 
 struct Following {
@@ -59,6 +59,7 @@ struct Endpoint {
     server: Server,
     context: Context,
     stop: watch::Receiver<bool>,
+    surroundings: Surroundings,
     peer: Box<dyn Peer>,
     endpoint: String,
     /// What tells two exporters of one server apart from two servers.
@@ -78,12 +79,12 @@ struct Endpoint {
 // === impl Run ===
 
 impl Run {
-    pub(super) fn new(source: &'static LiveSource, context: Context) -> Self {
-        Self { source, context }
+    pub(super) fn new(source: &'static LiveSource, context: Context, surroundings: Surroundings) -> Self {
+        Self { source, context, surroundings }
     }
 
     pub(super) async fn until_stopped(self) {
-        let Self { source, context } = self;
+        let Self { source, context, surroundings } = self;
         let mut stop = context.stop.clone();
         let mut servers = Servers::new(source, &context.live);
         let mut following: HashMap<Place, Following> = HashMap::new();
@@ -117,7 +118,7 @@ impl Run {
             for server in wanted {
                 following
                     .entry(server.place.clone())
-                    .or_insert_with(|| follow(source, server, context.clone()));
+                    .or_insert_with(|| follow(source, server, context.clone(), surroundings));
             }
             tokio::select! {
                 // An error means that whoever could stop us is gone.
@@ -132,9 +133,14 @@ impl Run {
     }
 }
 
-fn follow(source: &'static LiveSource, server: Server, context: Context) -> Following {
+fn follow(
+    source: &'static LiveSource,
+    server: Server,
+    context: Context,
+    surroundings: Surroundings,
+) -> Following {
     let (stop, stopped) = watch::channel(false);
-    let endpoint = Endpoint::new(source, server.clone(), context, stopped);
+    let endpoint = Endpoint::new(source, server.clone(), context, stopped, surroundings);
     Following { server, stop, task: tokio::spawn(endpoint.until_stopped()) }
 }
 
@@ -184,7 +190,7 @@ async fn open(
     let headers = headers_of(source, server)?;
     let client = client_of(server, &headers, trust)?;
     let stream = match source.stream {
-        Stream::Events { path } => stream::Stream::events(&client, path).await?,
+        Stream::Events { path } => stream::Stream::events(&client, path, source.patience).await?,
         Stream::Socket { path, port_offset, hello } => {
             let place = &server.place;
             let port = place.port.checked_add(port_offset).ok_or(AskError::Connection)?;
@@ -200,7 +206,7 @@ async fn open(
             let at = Place { port, ..place.clone() };
             let (host, authority) = (place.host.as_str(), at.authority());
             let request = SocketRequest { host, port, authority, path, headers: &sent, tls, hello };
-            stream::Stream::socket(request).await?
+            stream::Stream::socket(request, source.patience).await?
         }
     };
     Ok((client, stream))
@@ -220,6 +226,7 @@ impl Endpoint {
         server: Server,
         context: Context,
         stop: watch::Receiver<bool>,
+        surroundings: Surroundings,
     ) -> Self {
         let endpoint = server.place.endpoint();
         let opening = Opening {
@@ -237,6 +244,7 @@ impl Endpoint {
             server,
             context,
             stop,
+            surroundings,
             peer,
             endpoint: endpoint.as_str().to_owned(),
             store,
@@ -266,8 +274,9 @@ impl Endpoint {
             };
             let Some(error) = lost else { break };
             self.down(error).await;
-            let longest = if self.server.configured { LONGEST_PAUSE } else { LOOK_FOR_EVERY };
-            let pause = PAUSE.saturating_mul(1 << failures.min(10)).min(longest);
+            let Surroundings { pause, longest_pause, .. } = self.surroundings;
+            let longest = if self.server.configured { longest_pause } else { LOOK_FOR_EVERY };
+            let pause = pause.saturating_mul(1 << failures.min(10)).min(longest);
             failures += 1;
             let mut stop = self.stop.clone();
             tokio::select! {
@@ -290,7 +299,7 @@ impl Endpoint {
     /// Follows an open stream until it is lost, and says why; `None` where we are to stop.
     async fn watch(&mut self, client: Client, mut stream: stream::Stream) -> Option<AskError> {
         let mut stop = self.stop.clone();
-        let mut tick = tokio::time::interval(Duration::from_secs(1));
+        let mut tick = tokio::time::interval(self.surroundings.tick);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut asks: VecDeque<Ask> = VecDeque::new();
         let mut asking: Option<JoinHandle<Result<Answer, AskError>>> = None;

@@ -1,0 +1,174 @@
+//! A source that follows servers, running in front of a store, with a clock that is moved by hand.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    clippy::unwrap_used,
+    reason = "each test binary uses its part"
+)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use agent_session_exporter::clock::Clock;
+use agent_session_exporter::event::reduce::Runners;
+use agent_session_exporter::event::{Capabilities, Reducer, SourceId, Timestamp};
+use agent_session_exporter::session::Snapshot;
+use agent_session_exporter::sources::Context;
+use agent_session_exporter::sources::live::{Configured, LiveSource, Place, Surroundings, start_in};
+use agent_session_exporter::store::{Options, db};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::disk::Disk;
+use super::owner::{KEY, LONG, Life, options};
+use super::peer::Server;
+
+/// Time between ticks: a second of the recording.
+pub const TICK: Duration = Duration::from_millis(5);
+
+/// What outlives a run: the disk and the clock.
+pub struct Stand {
+    pub source: &'static LiveSource,
+    pub capabilities: Capabilities,
+    pub configured: Configured,
+    pub disk: Disk,
+    hand: &'static AtomicI64,
+    /// Creation of the store: what is older does not count.
+    pub created: Timestamp,
+}
+
+/// One run.
+pub struct Following {
+    pub life: Life,
+    hand: &'static AtomicI64,
+    source: &'static str,
+    runtime: Option<tokio::runtime::Runtime>,
+    task: JoinHandle<()>,
+    stop: watch::Sender<bool>,
+}
+
+impl Stand {
+    pub fn new(source: &'static LiveSource, capabilities: Capabilities, now: Timestamp) -> Self {
+        Self {
+            source,
+            capabilities,
+            configured: Configured::default(),
+            disk: Disk::default(),
+            hand: Box::leak(Box::new(AtomicI64::new(now.as_millis()))),
+            created: Timestamp::from_millis(0),
+        }
+    }
+
+    /// With this server configured.
+    #[must_use]
+    pub fn server(mut self, server: &Server) -> Self {
+        self.configured.servers.push(Place::parse(&server.url()).unwrap());
+        self
+    }
+
+    pub fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.hand.load(Ordering::SeqCst))
+    }
+
+    pub fn start(&self) -> Following {
+        let clock = Clock::held(self.hand);
+        let source = SourceId::from(self.source.name);
+        let opened = db::open(&self.disk.backend(), KEY, self.created).unwrap().unwrap();
+        let options = Options {
+            capabilities: [(source.clone(), self.capabilities)].into(),
+            expected_scans: vec![source],
+            file_sources: Vec::new(),
+            retention: Duration::from_secs(20 * 365 * 86_400),
+            ..options()
+        };
+        let life = Life::at(opened, options, clock);
+        let (stop, stopped) = watch::channel(false);
+        let context = Context {
+            homes: Vec::new(),
+            roots: Vec::new(),
+            live: self.configured.clone(),
+            machine: "test".to_owned(),
+            max_age: Duration::ZERO,
+            reducer: Arc::new(Reducer::new([7; 16], Runners::default())),
+            out: life.store.streams.clone(),
+            cursors: life.store.cursors.clone(),
+            telemetry: life.telemetry.clone(),
+            clock,
+            stop: stopped,
+        };
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let entered = runtime.enter();
+        let surroundings = Surroundings {
+            tick: TICK,
+            pause: Duration::from_millis(10),
+            longest_pause: Duration::from_millis(200),
+        };
+        let task = start_in(self.source, context, surroundings);
+        drop(entered);
+        Following { life, hand: self.hand, source: self.source.name, runtime: Some(runtime), task, stop }
+    }
+}
+
+impl Following {
+    pub fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.hand.load(Ordering::SeqCst))
+    }
+
+    /// Moves the clock to this moment, second by second, so that the source notices each.
+    pub fn move_to(&self, moment: Timestamp) {
+        while self.now() < moment {
+            let next = moment.min(self.now().plus(1000));
+            let whole = next.since(self.now()) >= 1000;
+            self.hand.store(next.as_millis(), Ordering::SeqCst);
+            if whole {
+                std::thread::sleep(TICK + TICK / 2);
+            }
+        }
+    }
+
+    /// Moves it at once.
+    pub fn jump_to(&self, moment: Timestamp) {
+        self.hand.store(moment.as_millis(), Ordering::SeqCst);
+    }
+
+    /// Records that were taken so far.
+    pub fn records(&self) -> u64 {
+        self.life.telemetry.records.with_label_values(&[self.source]).get()
+    }
+
+    /// Waits until so many records were taken and everything asked was answered.
+    pub fn until_records(&self, wanted: u64, server: &Server) {
+        let began = Instant::now();
+        while self.records() < wanted || server.answering() > 0 {
+            assert!(began.elapsed() < LONG, "{} of {wanted} records", self.records());
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
+    /// Waits until the server is followed (or not).
+    pub fn until_up(&self, server: &Server, up: bool) {
+        let endpoint = server.endpoint();
+        self.life.until("health", |s| {
+            s.health.iter().any(|h| h.endpoint.as_str() == endpoint && h.up == up && h.scanned)
+        });
+    }
+
+    pub fn errors(&self, reason: &str) -> u64 {
+        self.life.telemetry.decode_errors.with_label_values(&[self.source, reason]).get()
+    }
+
+    /// Ends in order: the source, then the store.
+    pub fn end(mut self) -> Arc<Snapshot> {
+        self.stop.send(true).unwrap();
+        let task = self.task;
+        let ends = async { tokio::time::timeout(LONG, task).await.unwrap().unwrap() };
+        let runtime = self.runtime.take().unwrap();
+        runtime.block_on(ends);
+        runtime.shutdown_background();
+        self.life.end()
+    }
+}

@@ -1,0 +1,425 @@
+//! Servers that do not behave: each is down, said once in the log, costs bounded memory, and is followed again as soon
+//! as it behaves.
+
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use agent_session_exporter::sources::live::{LiveSource, Place, Trust};
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::common::follow::Following;
+use super::common::owner::LONG;
+use super::raw::{Raw, answer, stream, upgrade};
+use super::toy::{events, record, socket, stand};
+
+/// What was logged by this program.
+#[derive(Clone)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+/// Lines of the log about an endpoint, from info up.
+fn logged(endpoint: &str) -> Vec<String> {
+    let log = log().0.lock().unwrap();
+    String::from_utf8_lossy(&log).lines().filter(|line| line.contains(endpoint)).map(str::to_owned).collect()
+}
+
+fn log() -> &'static Log {
+    static LOG: OnceLock<Log> = OnceLock::new();
+    LOG.get_or_init(|| {
+        let log = Log(Arc::default());
+        let subscriber = tracing_subscriber::fmt()
+            .with_env_filter("agent_session_exporter=info")
+            .with_ansi(false)
+            .with_writer(log.clone())
+            .finish();
+        tracing::subscriber::set_global_default(subscriber).unwrap();
+        log
+    })
+}
+
+/// Peak of resident memory of this process, in MiB.
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|l| l.starts_with("VmHWM")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+}
+
+fn health(run: &Following, endpoint: &str, up: bool) {
+    run.life.until("health", |s| {
+        s.health.iter().any(|h| h.endpoint.as_str() == endpoint && h.up == up && h.scanned)
+    });
+}
+
+fn good(mut connection: TcpStream, head: &str, source: &LiveSource) {
+    if head.starts_with("GET /list") {
+        return answer(&mut connection, "200 OK", "application/json", "[]");
+    }
+    if source.name == "toy" && head.to_ascii_lowercase().contains("upgrade: websocket") {
+        upgrade(&mut connection, head);
+        let text = record("s", 1);
+        let _ = connection.write_all(&[0x81, u8::try_from(text.len()).unwrap()]);
+        let _ = connection.write_all(text.as_bytes());
+    } else {
+        stream(&mut connection);
+        let _ = connection.write_all(format!("data: {}\n\n", record("s", 1)).as_bytes());
+    }
+    std::thread::sleep(LONG);
+}
+
+/// A server that misbehaves for a while, then behaves. Its endpoint is down meanwhile, with one line in the log that
+/// gives this reason, and up afterwards.
+fn misbehaves(
+    source: LiveSource,
+    reason: &str,
+    serve: impl Fn(TcpStream, &str) + Send + Sync + 'static,
+) -> String {
+    log();
+    let behaves = Arc::new(AtomicBool::new(false));
+    let switch = behaves.clone();
+    let raw = Raw::start(move |connection, head| {
+        if switch.load(Ordering::SeqCst) {
+            good(connection, head, &source);
+        } else {
+            serve(connection, head);
+        }
+    });
+    let mut stand = stand(source);
+    stand.configured.servers.push(raw.place());
+    let run = stand.start();
+    let endpoint = raw.endpoint().to_owned();
+    let began = Instant::now();
+    health(&run, &endpoint, false);
+    // Some more tries add nothing to the log.
+    while raw.connections.load(Ordering::SeqCst) < 4 {
+        assert!(began.elapsed() < LONG, "only {} tries", raw.connections.load(Ordering::SeqCst));
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let warnings = || -> Vec<String> {
+        logged(&endpoint).into_iter().filter(|line| line.contains("cannot be followed")).collect()
+    };
+    let said = warnings();
+    assert_eq!(said.len(), 1, "{said:#?}");
+    assert!(said[0].contains(&format!("reason=\"{reason}\"")), "{}", said[0]);
+    assert_eq!(run.life.counter("source_up"), 0.0);
+    behaves.store(true, Ordering::SeqCst);
+    health(&run, &endpoint, true);
+    let began = Instant::now();
+    while run.records() == 0 {
+        assert!(began.elapsed() < LONG);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(run.life.counter("source_up"), 1.0);
+    assert_eq!(warnings().len(), 1, "recovery is no second warning");
+    run.end();
+    logged(&endpoint).join("\n")
+}
+
+/// The list is answered as it should be; the stream is not.
+fn bad_stream(
+    serve: impl Fn(TcpStream, &str) + Send + Sync + 'static,
+) -> impl Fn(TcpStream, &str) + Send + Sync {
+    move |mut connection, head| {
+        if head.starts_with("GET /list") {
+            answer(&mut connection, "200 OK", "application/json", "[]");
+        } else {
+            serve(connection, head);
+        }
+    }
+}
+
+/// The stream is as it should be; the list is not.
+fn bad_list(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> impl Fn(TcpStream, &str) + Send + Sync {
+    move |mut connection, head| {
+        if head.starts_with("GET /list") {
+            serve(connection);
+        } else {
+            stream(&mut connection);
+            std::thread::sleep(Duration::from_secs(2));
+        }
+    }
+}
+
+#[test]
+fn a_redirect_is_not_followed() {
+    let elsewhere = Raw::start(|_, _| {});
+    let target = format!("http://{}/stream", elsewhere.endpoint());
+    misbehaves(events(), "redirect", move |mut connection, _| {
+        let text = format!("HTTP/1.1 302 Found\r\nlocation: {target}\r\ncontent-length: 0\r\n\r\n");
+        let _ = connection.write_all(text.as_bytes());
+    });
+    assert_eq!(elsewhere.connections.load(Ordering::SeqCst), 0, "nobody was sent there");
+}
+
+#[test]
+fn a_page_is_no_stream_and_no_list() {
+    misbehaves(events(), "content_type", |mut connection, _| {
+        answer(&mut connection, "200 OK", "text/html", "<html></html>");
+    });
+    misbehaves(
+        events(),
+        "protocol",
+        bad_list(|mut c| answer(&mut c, "200 OK", "text/html", "<html></html>")),
+    );
+    misbehaves(socket(), "protocol", |mut connection, _| {
+        answer(&mut connection, "200 OK", "text/html", "<html></html>");
+    });
+}
+
+#[test]
+fn bytes_that_are_no_http_are_refused() {
+    for source in [events(), socket()] {
+        misbehaves(source, "protocol", |mut connection, _| {
+            let _ = connection.write_all(&[0u8, 255, 13, 10, 13, 10].repeat(100));
+        });
+    }
+}
+
+#[test]
+fn a_server_that_never_answers_is_given_up() {
+    for source in [events(), socket()] {
+        misbehaves(source, "timeout", |connection, _| {
+            std::thread::sleep(Duration::from_secs(3));
+            drop(connection);
+        });
+    }
+}
+
+#[test]
+fn an_answer_in_drips_is_given_up() {
+    let drips = |mut connection: TcpStream| {
+        let _ = connection
+            .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 5000\r\n\r\n[");
+        for _ in 0..40 {
+            std::thread::sleep(Duration::from_millis(50));
+            if connection.write_all(b" ").is_err() {
+                return;
+            }
+        }
+    };
+    misbehaves(events(), "protocol", bad_list(drips));
+}
+
+#[test]
+fn an_answer_without_end_is_given_up() {
+    let endless = |mut connection: TcpStream| {
+        let _ = connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n[");
+        let some = [b' '; 1 << 16];
+        while connection.write_all(&some).is_ok() {}
+    };
+    let before = peak();
+    misbehaves(LiveSource { patience: Duration::from_secs(20), ..events() }, "protocol", bad_list(endless));
+    assert!(peak() < before + 200, "{} MiB more", peak() - before);
+}
+
+#[test]
+fn a_line_without_end_is_given_up() {
+    let before = peak();
+    misbehaves(
+        events(),
+        "record",
+        bad_stream(|mut connection, _| {
+            stream(&mut connection);
+            let _ = connection.write_all(b"data: ");
+            let some = [b'x'; 1 << 16];
+            while connection.write_all(&some).is_ok() {}
+        }),
+    );
+    assert!(peak() < before + 200, "{} MiB more", peak() - before);
+}
+
+#[test]
+fn a_huge_frame_is_given_up_before_it_is_read() {
+    let before = peak();
+    misbehaves(
+        socket(),
+        "record",
+        bad_stream(|mut connection, head| {
+            upgrade(&mut connection, head);
+            let mut frame = vec![0x81, 127];
+            frame.extend_from_slice(&(100u64 << 20).to_be_bytes());
+            let _ = connection.write_all(&frame);
+            let some = [b'x'; 1 << 16];
+            while connection.write_all(&some).is_ok() {}
+        }),
+    );
+    assert!(peak() < before + 200, "{} MiB more", peak() - before);
+}
+
+#[test]
+fn frames_that_break_the_protocol_end_the_stream() {
+    misbehaves(
+        socket(),
+        "protocol",
+        bad_stream(|mut connection, head| {
+            upgrade(&mut connection, head);
+            let _ = connection.write_all(&[0xff; 64]);
+            std::thread::sleep(Duration::from_secs(1));
+        }),
+    );
+}
+
+#[test]
+fn a_stream_that_falls_silent_is_taken_for_dead() {
+    let source = LiveSource { quiet: Some(Duration::from_millis(300)), ..events() };
+    log();
+    let behaves = Arc::new(AtomicBool::new(false));
+    let switch = behaves.clone();
+    let raw = Raw::start(move |mut connection, head| {
+        if head.starts_with("GET /list") {
+            return answer(&mut connection, "200 OK", "application/json", "[]");
+        }
+        stream(&mut connection);
+        while switch.load(Ordering::SeqCst) && connection.write_all(b": alive\n\n").is_ok() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        std::thread::sleep(Duration::from_secs(2));
+    });
+    let mut stand = stand(source);
+    stand.configured.servers.push(raw.place());
+    let run = stand.start();
+    health(&run, raw.endpoint(), true);
+    health(&run, raw.endpoint(), false);
+    assert!(logged(raw.endpoint()).iter().any(|line| line.contains("reason=\"silent\"")));
+    behaves.store(true, Ordering::SeqCst);
+    health(&run, raw.endpoint(), true);
+    let held = raw.connections.load(Ordering::SeqCst);
+    std::thread::sleep(Duration::from_millis(900));
+    assert_eq!(raw.connections.load(Ordering::SeqCst), held, "a comment is a sign of life");
+}
+
+#[test]
+fn questions_without_answers_end_a_stream_that_pretends_to_live() {
+    log();
+    let raw = Raw::start(|mut connection, head| {
+        if head.starts_with("GET /list") {
+            return answer(&mut connection, "200 OK", "application/json", "[]");
+        }
+        if head.starts_with("GET /slow") {
+            return std::thread::sleep(Duration::from_secs(2));
+        }
+        stream(&mut connection);
+        for n in 0..200 {
+            let text = format!("data: {{\"s\": \"s\", \"n\": {n}, \"ask\": \"/slow\"}}\n\n");
+            if connection.write_all(text.as_bytes()).is_err() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    let mut stand = stand(LiveSource { patience: Duration::from_millis(200), ..events() });
+    stand.configured.servers.push(raw.place());
+    let run = stand.start();
+    health(&run, raw.endpoint(), true);
+    health(&run, raw.endpoint(), false);
+    assert!(logged(raw.endpoint()).iter().any(|line| line.contains("reason=\"timeout\"")));
+}
+
+#[test]
+fn garbage_records_are_counted_and_said_once() {
+    log();
+    let raw = Raw::start(|mut connection, head| {
+        if head.starts_with("GET /list") {
+            return answer(&mut connection, "200 OK", "application/json", "[]");
+        }
+        stream(&mut connection);
+        let deep = "[".repeat(200_000);
+        for garbage in ["nonsense-planted", "{\"s\": 7}", "[1,2]", "\u{0}", deep.as_str()] {
+            let _ = connection.write_all(format!("data: {garbage}\n\n").as_bytes());
+        }
+        let _ = connection.write_all(b"data: \xff\xfe\n\n");
+        let _ = connection.write_all(format!("data: {}\n\n", record("s", 1)).as_bytes());
+        std::thread::sleep(LONG);
+    });
+    let mut stand = stand(events());
+    stand.configured.servers.push(raw.place());
+    let run = stand.start();
+    run.life.until("the good one", |s| s.find(&"toy".into(), &"s".into()).is_some());
+    assert_eq!((run.errors("json"), run.errors("shape")), (4, 2));
+    let said: Vec<_> =
+        logged(raw.endpoint()).into_iter().filter(|line| line.contains("cannot be read")).collect();
+    assert_eq!(said.len(), 1, "{said:#?}");
+    assert!(!said[0].contains("planted"));
+}
+
+#[test]
+fn a_certificate_that_nobody_vouches_for_is_refused_unless_it_is_named() {
+    log();
+    let folder = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let file = folder.path().join("ca.pem");
+    std::fs::write(&file, made.cert.pem()).unwrap();
+    let place = serve_tls(&made);
+    for (named, up) in [(None, false), (Some(file), true)] {
+        let mut stand = stand(events());
+        stand.configured.servers.push(place.clone());
+        stand.configured.trust = Trust { ca_file: named };
+        let run = stand.start();
+        health(&run, place.endpoint().as_str(), up);
+        run.end();
+    }
+    let lines = logged(place.endpoint().as_str());
+    let refused: Vec<_> = lines.iter().filter(|l| l.contains("reason=\"certificate\"")).collect();
+    assert_eq!(refused.len(), 1, "{lines:#?}");
+}
+
+/// A server of the source over TLS.
+fn serve_tls(made: &rcgen::CertifiedKey<rcgen::KeyPair>) -> Place {
+    use tokio_rustls::rustls::ServerConfig;
+    use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+    let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
+    let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![made.cert.der().clone()], key)
+        .unwrap();
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async move {
+            use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            while let Ok((tcp, _)) = listener.accept().await {
+                let acceptor = acceptor.clone();
+                tokio::spawn(async move {
+                    let Ok(mut tls) = acceptor.accept(tcp).await else { return };
+                    let mut head = vec![0; 4096];
+                    let n = tls.read(&mut head).await.unwrap_or(0);
+                    let text: &[u8] = match head[..n].starts_with(b"GET /list") {
+                        true => b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n[]",
+                        false => b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n: hello\n\n",
+                    };
+                    let _ = tls.write_all(text).await;
+                    let _ = tls.flush().await;
+                    tokio::time::sleep(LONG).await;
+                });
+            }
+        });
+    });
+    Place::parse(&format!("https://localhost:{port}")).unwrap()
+}
