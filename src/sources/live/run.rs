@@ -68,7 +68,7 @@ struct Endpoint {
     said: Said,
     /// What was last said of it: up, and since when.
     health: Option<(bool, Timestamp)>,
-    /// The loss that was logged, so that each outage is logged once.
+    /// The loss that was logged: an outage is logged once, however often the server seems to be back for a moment.
     logged: Option<AskError>,
     /// Records of this connection that could not be read.
     damaged: u64,
@@ -307,7 +307,8 @@ impl Endpoint {
         let mut held: VecDeque<(Vec<u8>, Timestamp)> = VecDeque::new();
         let mut held_bytes = 0;
         let mut unanswered = 0;
-        let mut last_heard = Instant::now();
+        let began = Instant::now();
+        let mut last_heard = began;
         self.damaged = 0;
         self.peer.connected(self.context.clock.now(), &mut self.said);
         let lost = loop {
@@ -387,7 +388,12 @@ impl Endpoint {
                     }
                 }
                 () = until(dead_at) => break Some(AskError::Silent),
-                _ = tick.tick() => self.peer.tick(self.context.clock.now(), &mut self.said),
+                _ = tick.tick() => {
+                    if began.elapsed() >= GOOD_AFTER && self.logged.take().is_some() {
+                        tracing::info!(source = self.source.name, endpoint = self.endpoint, "server is followed again");
+                    }
+                    self.peer.tick(self.context.clock.now(), &mut self.said);
+                }
             }
         };
         if let Some(asking) = asking {
@@ -474,8 +480,13 @@ impl Endpoint {
         if self.was_up {
             telemetry.source_reconnects.with_label_values(&[source]).inc();
         }
-        tracing::info!(source, endpoint, again = self.was_up, "server is followed");
-        (self.was_up, self.logged) = (true, None);
+        if self.logged.is_none() || !self.was_up {
+            tracing::info!(source, endpoint, again = self.was_up, "server is followed");
+        } else {
+            // Said once it lasts.
+            tracing::debug!(source, endpoint, "server is followed again");
+        }
+        self.was_up = true;
         self.say_health(true).await;
     }
 
