@@ -328,13 +328,16 @@ impl Endpoint {
                 asked = Some(ask);
             }
             if !self.peer.catching_up() {
-                while let Some((record, observed)) = held.pop_front() {
+                // What was held may itself raise a question that has to be answered first.
+                while !self.peer.catching_up()
+                    && let Some((record, observed)) = held.pop_front()
+                {
+                    held_bytes -= record.len();
                     self.take(&record, observed);
                     if self.said.events.len() >= MAX_EVENTS {
                         self.flush().await;
                     }
                 }
-                held_bytes = 0;
                 self.up().await;
             }
             self.flush().await;
@@ -362,7 +365,7 @@ impl Endpoint {
                     let mut n = 0;
                     let error = loop {
                         match heard {
-                            Ok(Heard::Record(record)) if self.peer.catching_up() => {
+                            Ok(Heard::Record(record)) if self.peer.catching_up() || !held.is_empty() => {
                                 held_bytes += record.len();
                                 held.push_back((record, self.context.clock.now()));
                             }
