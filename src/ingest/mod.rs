@@ -5,6 +5,7 @@ mod discover;
 pub mod locks;
 mod network;
 mod packed;
+pub mod poll;
 mod read;
 mod tail;
 mod watch;

@@ -164,7 +164,10 @@ impl Snapshot {
 
     /// The same, for who asks about many sessions of one source.
     pub fn derive_with(&self, rollup: &Rollup<'_>, source: SourceNow) -> Derived {
-        let lost = Lost { since: source.lost_since, suspended: &self.suspended };
+        let parent = rollup.root.parent.as_ref().filter(|_| rollup.root.spec.is_some());
+        let parent = parent.and_then(|parent| self.find(&rollup.root.source, parent));
+        let parent = parent.and_then(|slot| self.facts(slot)).map(|facts| &**facts);
+        let lost = Lost { since: source.lost_since, suspended: &self.suspended, parent };
         derive(rollup, source.capabilities, &self.thresholds, &lost)
     }
 

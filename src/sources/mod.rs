@@ -4,8 +4,10 @@ mod arguments;
 pub mod claude_code;
 pub mod codex;
 pub mod files;
+mod orchestrator;
 pub mod push;
 mod shape;
+pub mod spec;
 mod walk;
 
 use std::collections::HashMap;
@@ -40,7 +42,7 @@ pub struct SourceDef {
 }
 
 /// Every source there is.
-pub const LIST: &[&SourceDef] = &[&claude_code::DEF, &codex::DEF, &push::DEF];
+pub const LIST: &[&SourceDef] = &[&claude_code::DEF, &codex::DEF, &spec::DEF, &push::DEF];
 
 /// What a running source is given.
 pub struct Context {

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use tokio::task::JoinHandle;
 
+pub(super) use self::run::store_of;
 pub use self::owners::{Claim, OwnerId, Owners, Rank, Spent, Tokens};
 use super::{Context, Decode};
 use crate::event::{Event, Reducer, SourceId, Timestamp};
