@@ -5,7 +5,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ErrorClass, Id, LimitClass, Name, OrchestrationState, ParallelChange, SpecStatus, ThrottleReason, Timestamp,
+    ErrorClass, Id, LimitClass, Name, OrchestrationState, ParallelChange, SpecStatus, ThrottleReason,
+    Timestamp,
 };
 
 /// `orchestration.updated`; `None` leaves what was known.

@@ -123,7 +123,10 @@ mod tests {
         let written = poll.mtime_ms().unwrap();
         let read = Seen::Content { bytes: b"{}".to_vec(), mtime_ms: written };
         // Just written: another write may hide behind the same time.
-        assert_eq!((poll.look(written), poll.look(written + 1_000)), (read, Seen::Content { bytes: b"{}".to_vec(), mtime_ms: written }));
+        assert_eq!(
+            (poll.look(written), poll.look(written + 1_000)),
+            (read, Seen::Content { bytes: b"{}".to_vec(), mtime_ms: written })
+        );
         assert_eq!(poll.look(written + 2_000), Seen::Same);
         fs::write(&path, "").unwrap();
         assert_eq!((poll.look(written), poll.look(written + 9_000)), (Seen::Unfinished, Seen::Unfinished));

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::facts::Facts;
 use super::state::{Derived, Reason, State, Thresholds};
 use crate::event::{
-    ErrorClass, Event, Fact, Id, LimitClass, Name, OrchestrationState, RunTotals, SessionId, SpecStatus, SpecUpdate,
-    ThrottleReason, Timestamp,
+    ErrorClass, Event, Fact, Id, LimitClass, Name, OrchestrationState, RunTotals, SessionId, SpecStatus,
+    SpecUpdate, ThrottleReason, Timestamp,
 };
 
 /// Specs of one orchestration that are followed.
@@ -260,7 +260,9 @@ impl Orchestration {
 
     /// When its status file had not been rewritten for too long.
     fn abandoned_at(&self) -> Option<Timestamp> {
-        self.rewritten.max(self.updated.filter(|_| self.rewritten.is_some())).map(|at| at.plus(REWRITTEN_WITHIN_MS + 1))
+        self.rewritten
+            .max(self.updated.filter(|_| self.rewritten.is_some()))
+            .map(|at| at.plus(REWRITTEN_WITHIN_MS + 1))
     }
 
     /// Specs by status, in the order of [`SpecStatus::ALL`].
@@ -287,8 +289,13 @@ impl Orchestration {
             Some((at?, at?.plus(i64::try_from(ms?).unwrap_or(i64::MAX))))
         };
         let limit = until(self.limit.at, self.limit.hold_ms).map(|(at, to)| (at, to, Reason::RateLimit));
-        let launch = until(self.launch.hold_at, self.launch.hold_ms).map(|(at, to)| (at, to, Reason::LaunchBudget));
-        limit.into_iter().chain(launch).filter(|(at, to, _)| *at <= now && *to > now).max_by_key(|(_, to, _)| *to)
+        let launch =
+            until(self.launch.hold_at, self.launch.hold_ms).map(|(at, to)| (at, to, Reason::LaunchBudget));
+        limit
+            .into_iter()
+            .chain(launch)
+            .filter(|(at, to, _)| *at <= now && *to > now)
+            .max_by_key(|(_, to, _)| *to)
     }
 }
 
@@ -381,7 +388,8 @@ fn of_spec(
         SpecStatus::Pending | SpecStatus::Running => {}
     }
     if let Some((run, derived)) = run {
-        let of_another_run = run.spec(&spec.name).is_none() || (spec.as_of.is_some() && spec.as_of < run.began);
+        let of_another_run =
+            run.spec(&spec.name).is_none() || (spec.as_of.is_some() && spec.as_of < run.began);
         match derived.state {
             State::Unknown => return say(1, State::Unknown, derived.reason, Some(derived.since)),
             State::Cancelled => return say(3, State::Cancelled, derived.reason, Some(derived.since)),

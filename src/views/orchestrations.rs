@@ -132,7 +132,8 @@ const SHARED: Refusal = Refusal::new(
     "ambiguous_orchestration",
     "several sources have an orchestration with this id; name one with ?source=",
 );
-const QUERY: Refusal = Refusal::new(StatusCode::BAD_REQUEST, "unknown_parameter", "the only parameter is source");
+const QUERY: Refusal =
+    Refusal::new(StatusCode::BAD_REQUEST, "unknown_parameter", "the only parameter is source");
 
 /// All orchestrations, by source and id.
 pub(super) fn list(snapshot: &Snapshot, now: Timestamp) -> List<'_> {
@@ -154,7 +155,9 @@ pub(super) fn report<'a>(
     };
     let own = |slot: &usize| {
         snapshot.facts(*slot).is_some_and(|f| {
-            f.orchestration.is_some() && f.session.as_str() == id && source.is_none_or(|s| f.source.as_str() == s)
+            f.orchestration.is_some()
+                && f.session.as_str() == id
+                && source.is_none_or(|s| f.source.as_str() == s)
         })
     };
     let mut found = snapshot.slots().filter(own);

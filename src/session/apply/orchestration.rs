@@ -7,7 +7,8 @@ use super::super::orchestration::{MAX_SPECS, Orchestrated, Orchestration, Spec};
 use super::{MAX_DELAY_MS, later};
 use crate::event::{
     ErrorClass, Evidence, LaunchUpdate, LimitClass, LimitUpdate, OrchestrationState, OrchestrationUpdate,
-    ParallelChange, ParallelUpdate, ProgressKind, SpecStatus, SpecUpdate, StatusTotals, ThrottleReason, Timestamp,
+    ParallelChange, ParallelUpdate, ProgressKind, SpecStatus, SpecUpdate, StatusTotals, ThrottleReason,
+    Timestamp,
 };
 
 /// Most batches whose end is remembered; a run has a handful.
@@ -81,7 +82,12 @@ impl Facts {
         });
     }
 
-    pub(super) fn parallel_updated(&mut self, update: &ParallelUpdate, t: Option<Timestamp>, out: &mut Effects) {
+    pub(super) fn parallel_updated(
+        &mut self,
+        update: &ParallelUpdate,
+        t: Option<Timestamp>,
+        out: &mut Effects,
+    ) {
         self.orchestrated(t, out, |run, _, out| {
             if run.is_current(t) {
                 run.parallel_changed(update, t, out);
@@ -146,7 +152,7 @@ impl Facts {
 impl Orchestration {
     /// Whether something of this time is about the newest run.
     fn is_current(&self, t: Option<Timestamp>) -> bool {
-        t.is_none() || t > self.before
+        t.is_none() || if self.started.is_some() { t >= self.started } else { t > self.before }
     }
 
     /// Finds the run an update is about, and begins another where it says so; false if it is about an older one.
@@ -169,7 +175,8 @@ impl Orchestration {
             return false;
         }
         if let Some(t) = t.filter(|_| update.begins) {
-            let over = self.state.is_some_and(OrchestrationState::is_end) && self.ended.is_some_and(|end| t > end);
+            let over =
+                self.state.is_some_and(OrchestrationState::is_end) && self.ended.is_some_and(|end| t > end);
             if over || self.first_batch.is_some_and(|first| t > first) {
                 self.begin_anew(None, t, news);
             }
@@ -249,15 +256,22 @@ impl Orchestration {
     /// Batches that are over count as an advance once, if a spec of theirs was completed.
     fn finish_batches(&mut self, told: Option<u32>, t: Option<Timestamp>, news: &mut News) {
         let run_over = self.state.is_some_and(OrchestrationState::is_end);
-        let is_behind = |batch: u32| run_over || told == Some(batch) || self.batch.is_some_and(|now| batch < now);
-        let mut behind: Vec<u32> = self.specs.iter().filter_map(|s| s.batch).filter(|b| is_behind(*b)).collect();
+        let is_behind =
+            |batch: u32| run_over || told == Some(batch) || self.batch.is_some_and(|now| batch < now);
+        let mut behind: Vec<u32> =
+            self.specs.iter().filter_map(|s| s.batch).filter(|b| is_behind(*b)).collect();
         behind.sort_unstable();
         behind.dedup();
         for batch in behind {
             let mut own = self.specs.iter().filter(|s| s.batch == Some(batch));
-            let advanced = self.specs.iter().any(|s| s.batch == Some(batch) && s.status == SpecStatus::Completed);
+            let advanced =
+                self.specs.iter().any(|s| s.batch == Some(batch) && s.status == SpecStatus::Completed);
             let over = own.all(|s| s.status.is_end());
-            if over && advanced && !self.batches_done.contains(&batch) && self.batches_done.len() < MAX_BATCHES {
+            if over
+                && advanced
+                && !self.batches_done.contains(&batch)
+                && self.batches_done.len() < MAX_BATCHES
+            {
                 self.batches_done.push(batch);
                 news.advances.push((ProgressKind::BatchCompleted, t));
             }
@@ -395,7 +409,8 @@ impl Spec {
             self.thread = Some(thread.clone());
         }
         // That its agent runs says that the spec does, unless it is known to be over.
-        let by_agent = (update.thread.is_some() && self.status == SpecStatus::Pending).then_some(SpecStatus::Running);
+        let by_agent =
+            (update.thread.is_some() && self.status == SpecStatus::Pending).then_some(SpecStatus::Running);
         let is_new = t.is_none() || t >= self.as_of;
         if let Some(status) = update.status.or(by_agent).filter(|_| is_new) {
             if self.status != status || self.since.is_none() {

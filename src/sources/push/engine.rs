@@ -113,7 +113,8 @@ impl Reading<'_> {
         let fact = match name {
             "batch:start" => {
                 let batch = required(self.count(&data, "batch"))?;
-                let specs = self.specs(data.get("specs"), SpecStatus::Pending, Some(small(batch).saturating_add(1)));
+                let specs =
+                    self.specs(data.get("specs"), SpecStatus::Pending, Some(small(batch).saturating_add(1)));
                 Fact::Orchestration(Box::new(OrchestrationUpdate {
                     state: Some(OrchestrationState::Running),
                     batch: Some(small(batch).saturating_add(1)),
@@ -138,9 +139,13 @@ impl Reading<'_> {
                 self.results(&data, None, &mut update.specs);
                 let batches = data.get("plan").and_then(|plan| plan.get("batches")?.as_array());
                 update.batches = batches.filter(|b| !b.is_empty()).map(|b| small(b.len() as u64));
-                for (batch, names) in batches.into_iter().flatten().zip(1..).take(MAX_SPECS).map(|(b, n)| (n, b)) {
+                for (batch, names) in
+                    batches.into_iter().flatten().zip(1..).take(MAX_SPECS).map(|(b, n)| (n, b))
+                {
                     let own = |s: &SpecUpdate| {
-                        names.as_array().is_some_and(|l| l.iter().any(|n| n.as_str() == Some(s.spec.as_str())))
+                        names
+                            .as_array()
+                            .is_some_and(|l| l.iter().any(|n| n.as_str() == Some(s.spec.as_str())))
                     };
                     update.specs.iter_mut().filter(|s| own(s)).for_each(|s| s.batch = Some(batch));
                 }
@@ -155,7 +160,8 @@ impl Reading<'_> {
             "spec:failed" => {
                 let mut update = SpecUpdate::of(spec(self)?).with(SpecStatus::Failed);
                 update.retries = self.count(&data, "retryCount").map(small);
-                update.error = Some(data.get("error").and_then(Value::as_str).map_or(ErrorClass::Other, error_class));
+                update.error =
+                    Some(data.get("error").and_then(Value::as_str).map_or(ErrorClass::Other, error_class));
                 Fact::Spec(Box::new(update))
             }
             "spec:rate-limited" => Fact::SpecLimited(Box::new(LimitUpdate {

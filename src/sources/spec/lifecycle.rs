@@ -32,11 +32,7 @@ impl Times {
     pub fn beside(status_file: &Path) -> Self {
         let config = status_file.parent().unwrap_or(Path::new(""));
         let base = config.parent().unwrap_or(Path::new(""));
-        Self {
-            specs: base.join("specs"),
-            registry: config.join("agent-registry.json"),
-            ..Self::default()
-        }
+        Self { specs: base.join("specs"), registry: config.join("agent-registry.json"), ..Self::default() }
     }
 
     /// When a spec came to stand where it does, if its files say so.

@@ -19,8 +19,8 @@ use crate::sources::Context;
 use crate::sources::files::store_of;
 use crate::telemetry::Telemetry;
 
-/// A file that cannot be read as JSON this often was not caught half written.
-const HALF_AT_MOST: u32 = 20;
+/// A file that cannot be decoded so long after it was written was not caught half written.
+const HALF_FOR_MS: i64 = 500;
 
 /// How often is looked.
 #[derive(Clone, Copy, Debug)]
@@ -40,8 +40,8 @@ struct Root {
     key: u64,
     files: Vec<Poll>,
     status: Status,
-    /// Looks in a row at which the file was no JSON, and when it had been written then.
-    malformed: u32,
+    /// When the file was written that could not be decoded, and was counted.
+    malformed: Option<i64>,
     too_large: bool,
     checkpoint: Vec<u8>,
     up: bool,
@@ -117,7 +117,8 @@ fn folders(context: &Context) -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = Vec::new();
     for folder in &context.roots {
         let same = |other: &PathBuf| {
-            other == folder || matches!((other.canonicalize(), folder.canonicalize()), (Ok(a), Ok(b)) if a == b)
+            other == folder
+                || matches!((other.canonicalize(), folder.canonicalize()), (Ok(a), Ok(b)) if a == b)
         };
         if !all.iter().any(same) {
             all.push(folder.clone());
@@ -148,7 +149,7 @@ impl Run {
                     Some(kept) => status.restored(kept),
                     None => status,
                 },
-                malformed: 0,
+                malformed: None,
                 too_large: false,
                 checkpoint: kept.cloned().unwrap_or_default(),
                 up: true,
@@ -225,28 +226,27 @@ impl Run {
             let mut times = Times::beside(root.files[i].path());
             match root.status.decode(&rewrite, &mut times, &mut batch.events) {
                 Ok(()) => {
-                    (root.malformed, root.too_large) = (0, false);
+                    (root.malformed, root.too_large) = (None, false);
                     if !batch.events.is_empty() {
                         self.telemetry.records.with_label_values(&[DEF.name]).inc();
-                        self.telemetry.source_last_record.with_label_values(&[DEF.name]).set(now.as_seconds());
+                        self.telemetry
+                            .source_last_record
+                            .with_label_values(&[DEF.name])
+                            .set(now.as_seconds());
                     }
                 }
-                Err(error) => {
-                    // It may be half: looked at again at once, counted only if it stays so.
-                    root.malformed = root.malformed.saturating_add(1);
-                    if root.malformed < HALF_AT_MOST {
-                        root.files[i].again();
-                        unfinished = true;
-                    } else if root.malformed == HALF_AT_MOST {
-                        self.telemetry.decode_errors.with_label_values(&[DEF.name, error.as_str()]).inc();
-                        tracing::warn!(source = DEF.name, endpoint = root.endpoint.as_str(), %error, "status file cannot be decoded");
-                    } else {
-                        // Another content: its own chance to be whole.
-                        root.malformed = 1;
-                        root.files[i].again();
-                        unfinished = true;
-                    }
+                // It may be half: looked at again at once, counted only if it stays so.
+                Err(_) if now.since(rewrite.mtime) < HALF_FOR_MS => {
+                    root.files[i].again();
+                    unfinished = true;
                 }
+                Err(error) if root.malformed != Some(*mtime_ms) => {
+                    root.malformed = Some(*mtime_ms);
+                    let endpoint = root.endpoint.as_str();
+                    self.telemetry.decode_errors.with_label_values(&[DEF.name, error.as_str()]).inc();
+                    tracing::warn!(source = DEF.name, endpoint, %error, "status file cannot be decoded");
+                }
+                Err(_) => {}
             }
         } else if seen == Seen::TooLarge && !root.too_large {
             root.too_large = true;

@@ -10,12 +10,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::lifecycle::Times;
-use crate::event::{
-    Event, Fact, LaunchUpdate, LimitUpdate, Name, OrchestrationState, OrchestrationUpdate, ParallelUpdate, Reducer,
-    Requester, RunTotals, SessionId, SourceId, SpecStatus, SpecUpdate, StatusTotals, ThrottleReason, Timestamp,
-};
 use crate::event::ErrorClass;
 use crate::event::reduce::stable_hash;
+use crate::event::{
+    Event, Fact, LaunchUpdate, LimitUpdate, Name, OrchestrationState, OrchestrationUpdate, ParallelUpdate,
+    Reducer, Requester, RunTotals, SessionId, SourceId, SpecStatus, SpecUpdate, StatusTotals, ThrottleReason,
+    Timestamp,
+};
 use crate::sources::DecodeError;
 use crate::sources::orchestrator::error_class;
 
@@ -160,7 +161,11 @@ impl Status {
                 totals: update.totals.clone(),
                 ..OrchestrationUpdate::default()
             };
-            out.push(self.event(started.min(rewrite.mtime), rewrite.observed, Fact::Orchestration(Box::new(head))));
+            out.push(self.event(
+                started.min(rewrite.mtime),
+                rewrite.observed,
+                Fact::Orchestration(Box::new(head)),
+            ));
         }
         let earliest = before.filter(|_| !is_new_run).or(started);
         self.specs(file, &mut update, (earliest, is_new_run), rewrite, times, out);
@@ -207,7 +212,9 @@ impl Status {
         if word.is_some() && state.is_none() {
             self.unknown.push("orchestration_status");
         }
-        let count = |this: &mut Self, field| this.count(file.get(field)).map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        let count = |this: &mut Self, field| {
+            this.count(file.get(field)).map(|n| u32::try_from(n).unwrap_or(u32::MAX))
+        };
         OrchestrationUpdate {
             state,
             started,
@@ -266,7 +273,13 @@ impl Status {
     }
 
     /// `stopped` is what another process wrote: it is a request until it stays.
-    fn stops(&mut self, update: &mut OrchestrationUpdate, rewrite: &Rewrite<'_>, again: bool, out: &mut Vec<Event>) {
+    fn stops(
+        &mut self,
+        update: &mut OrchestrationUpdate,
+        rewrite: &Rewrite<'_>,
+        again: bool,
+        out: &mut Vec<Event>,
+    ) {
         if update.state != Some(OrchestrationState::Stopped) {
             if update.state.is_some() {
                 (self.saved.stopped, self.saved.believed) = (None, false);

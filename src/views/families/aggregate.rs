@@ -113,7 +113,9 @@ impl<'a> Totals<'a> {
             let from = if sum.count.by_project() { 2 } else { 1 };
             all[from..from + N].copy_from_slice(&own);
             let value = match sum.count {
-                Count::BackoffMs | Count::Orchestration(Orchestrated::BackoffMs) => Value::Millis(i64::try_from(sum.value).unwrap_or(i64::MAX)),
+                Count::BackoffMs | Count::Orchestration(Orchestrated::BackoffMs) => {
+                    Value::Millis(i64::try_from(sum.value).unwrap_or(i64::MAX))
+                }
                 Count::CostNano(..) => Value::Float(sum.value as f64 / 1e9),
                 _ => Value::Count(sum.value),
             };

@@ -270,9 +270,14 @@ pub static FAMILIES: &[Family] = &[
         "Unix time at which the launch budget held back a start last.",
         |o, out| o.moment(out, &[], o.run.launch.hold_at),
     ),
-    gauge("agent_orchestration_parallel_max", OWN, "Agents that may run at once, as configured.", |o, out| {
-        o.count(out, o.run.parallel.max);
-    }),
+    gauge(
+        "agent_orchestration_parallel_max",
+        OWN,
+        "Agents that may run at once, as configured.",
+        |o, out| {
+            o.count(out, o.run.parallel.max);
+        },
+    ),
     gauge("agent_orchestration_parallel_effective", OWN, "Agents that may run at once now.", |o, out| {
         o.count(out, o.run.parallel.effective);
     }),
