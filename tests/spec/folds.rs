@@ -118,7 +118,7 @@ fn a_spec_and_a_batch_are_progress_once_per_run() {
     assert_eq!(both(&fold), (2, 1));
     let families = fold.scrape(ts("2026-11-29T16:02:00Z"), Options::default());
     let total = |status| {
-        value(&families, "specs_total", &[("source", "spec"), ("project", SHOP), ("status", status)])
+        value(&families, "specs_ended_total", &[("source", "spec"), ("project", SHOP), ("status", status)])
     };
     assert_eq!((total("completed"), total("failed"), total("timeout")), (Some(2.0), Some(2.0), Some(0.0)));
 }

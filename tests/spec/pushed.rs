@@ -96,7 +96,7 @@ fn malformed_records_are_refused_one_by_one() {
         (generic("spec.updated", json!({"spec": ["a"]})), "bad_value"),
         (generic("orchestrator.event", json!({"at": "2026-11-29T16:00:00Z"})), "missing_field"),
         (generic("orchestrator.event", json!({"event": 5})), "bad_value"),
-        (generic("orchestrator.event", json!({"event": "spec:start", "at": 5})), "time_unit"),
+        (generic("orchestrator.event", json!({"event": "agent:output", "at": 5})), "time_unit"),
         (engine("spec:start", json!([1])), "bad_value"),
         (engine("spec:start", json!({})), "missing_field"),
         (engine("batch:start", json!({"batch": null})), "missing_field"),

@@ -170,8 +170,11 @@ fn modes() {
     let (fold, end) = recorded("3.6.65-mixed");
     let shown = |mode, now| {
         let families = fold.scrape(now, Options { mode, ..Options::default() });
-        let total =
-            value(&families, "specs_total", &[("source", "spec"), ("project", SHOP), ("status", "failed")]);
+        let total = value(
+            &families,
+            "specs_ended_total",
+            &[("source", "spec"), ("project", SHOP), ("status", "failed")],
+        );
         assert_eq!(total, Some(2.0), "counters stay in every mode");
         value(&families, "state", &[("state", "failed")])
     };

@@ -413,11 +413,11 @@ impl Spec {
             (update.thread.is_some() && self.status == SpecStatus::Pending).then_some(SpecStatus::Running);
         let is_new = t.is_none() || t >= self.as_of;
         if let Some(status) = update.status.or(by_agent).filter(|_| is_new) {
+            // Told again, nothing has happened since.
             if self.status != status || self.since.is_none() {
-                self.since = t;
+                (self.status, self.since) = (status, t);
+                later(&mut self.as_of, t);
             }
-            self.status = status;
-            later(&mut self.as_of, t);
         }
         self.take_error(update);
         before != (self.status, self.retries, self.turns)

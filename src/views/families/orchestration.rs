@@ -377,7 +377,7 @@ pub static FAMILIES: &[Family] = &[
         },
     ),
     counter(
-        "agent_orchestration_specs_total",
+        "agent_orchestration_specs_ended_total",
         &["source", "project", "status"],
         "Specs that ended, by how; each once in a run.",
         |t, out| {
