@@ -46,12 +46,12 @@ const REQUESTS: [(&str, &str, &str, u16); 42] = [
     (ALIAS, "/api/sessions/max/status", "evil.example", 403),
     (RUNS, "/api/v1/orchestrations", "localhost", 200),
     (RUNS, "/api/v1/orchestrations", "evil.example", 403),
-    (RUN, "/api/v1/orchestrations/max/status?source=spec", "localhost", 200),
+    (RUN, "/api/v1/orchestrations/run/status?source=spec", "localhost", 200),
     (RUN, "/api/v1/orchestrations/bare/status", "localhost", 200),
     (RUN, "/api/v1/orchestrations/none/status", "localhost", 404),
-    (RUN, "/api/v1/orchestrations/max/status", "localhost", 409),
+    (RUN, "/api/v1/orchestrations/run/status", "localhost", 409),
     (RUN, "/api/v1/orchestrations/%FF/status", "localhost", 400),
-    (RUN, "/api/v1/orchestrations/max/status", "evil.example", 403),
+    (RUN, "/api/v1/orchestrations/run/status", "evil.example", 403),
     ("/api/v1/openapi.json", "/api/v1/openapi.json", "localhost", 200),
     ("/api/v1/openapi.json", "/api/v1/openapi.json", "evil.example", 403),
     (SCHEMA, "/api/v1/schema/event.json", "localhost", 200),
@@ -75,7 +75,7 @@ fn full() -> Snapshot {
     for source in ["push", "codex"] {
         sessions.push(Story::new(source, "both", now).turn(MINUTE).facts());
     }
-    sessions.extend(["spec", "runner"].map(|source| full_run(Story::new(source, "max", now))));
+    sessions.extend(["spec", "runner"].map(|source| full_run(Story::new(source, "run", now))));
     let bare = Fact::Orchestration(Box::default());
     sessions.push(Story::new("spec", "bare", now).ago(MINUTE, bare).facts());
     let child = Story::new("push", "child", now).child_of("both").turn(MINUTE);
@@ -241,7 +241,7 @@ async fn every_state_fits_the_schema_of_the_status_answer() {
 async fn the_report_of_an_orchestration_is_documented_strictly() {
     let site = site(full());
     let (_, document) = get_json(&site.router, "/api/v1/openapi.json").await;
-    let (_, report) = get_json(&site.router, "/api/v1/orchestrations/max/status?source=spec").await;
+    let (_, report) = get_json(&site.router, "/api/v1/orchestrations/run/status?source=spec").await;
     let mut schema = document["components"]["schemas"]["Orchestration"].clone();
     schema["components"] = document["components"].clone();
     let validator = jsonschema::validator_for(&schema).unwrap();
