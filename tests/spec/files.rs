@@ -50,7 +50,10 @@ impl Running {
             stop: stop.subscribe(),
         };
         let pace = Pace { every: Duration::from_millis(5), soon: Duration::from_millis(2) };
-        let task = runtime.block_on(async { start_in(context, pace) });
+        let task = {
+            let _inside = runtime.enter();
+            start_in(context, pace)
+        };
         let (fold, health, cursors) = (Fold::default(), Vec::new(), Vec::new());
         Self { runtime, batches, stop, telemetry, fold, health, cursors, task }
     }
