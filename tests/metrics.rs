@@ -248,7 +248,64 @@ fn catalogue() -> World {
         .then(1.0, turn())
         .then(2.0, call("edit", ToolClass::Edit));
     world.story("tail", "waiting in line", Some("shop")).then(3.0, Fact::SessionQueued(info()));
+    orchestration(&mut world);
     world
+}
+
+/// A run of an orchestrator that met everything.
+fn orchestration(world: &mut World) {
+    let spec = |name_of: &str, status| SpecUpdate::of(name(name_of)).with(status);
+    let mut retried = spec("104-flaky", SpecStatus::Running);
+    (retried.batch, retried.retries, retried.turn) = (Some(1), Some(3), true);
+    let mut failed = spec("105-bad-tests", SpecStatus::Failed);
+    (failed.batch, failed.error) = (Some(1), Some(ErrorClass::Exit));
+    let skipped = spec("106-notes", SpecStatus::Skipped);
+    let run = |state, specs| {
+        let (batch, batches) = (Some(1), Some(2));
+        Fact::Orchestration(Box::new(OrchestrationUpdate {
+            state: Some(state),
+            batch,
+            batches,
+            specs,
+            ..OrchestrationUpdate::default()
+        }))
+    };
+    let limit = LimitUpdate {
+        spec: Some(name("104-flaky")),
+        retry: Some(2),
+        delay_ms: Some(1_384),
+        hold_ms: Some(900),
+        class: Some(LimitClass::Http429),
+        ..LimitUpdate::default()
+    };
+    let launch = LaunchUpdate {
+        budget: Some(6),
+        window_ms: Some(60_000),
+        used: Some(6),
+        hold_ms: Some(2_992),
+        held: true,
+        ..LaunchUpdate::default()
+    };
+    let parallel = |effective| {
+        Fact::Parallel(ParallelUpdate {
+            adaptive: Some(true),
+            max: Some(4),
+            effective: Some(effective),
+            floor: Some(1),
+            reason: Some(ThrottleReason::RateLimit),
+            ..ParallelUpdate::default()
+        })
+    };
+    world
+        .story("spec", "shop", Some("shop"))
+        .then(1.0, run(OrchestrationState::Running, vec![retried, spec("101-parser", SpecStatus::Completed)]))
+        .then(2.0, parallel(4))
+        .then(3.0, Fact::SpecLimited(Box::new(limit)))
+        .then(3.0, parallel(2))
+        .then(4.0, Fact::LaunchBudget(launch))
+        .then(5.0, parallel(3))
+        .then(6.0, Fact::StopRequested { requester: Requester::Cli })
+        .then(7.0, run(OrchestrationState::Failed, vec![failed, skipped]));
 }
 
 /// What the exporter says about itself, as far as a test can fix it: the process's own numbers vary.

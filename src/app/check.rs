@@ -79,7 +79,12 @@ fn source(def: &SourceDef, config: &Config, probed: bool) -> String {
     if def.start.is_none() {
         return format!("{}: on, {}", def.name, def.about);
     }
-    let below_home = config.home.iter().map(|home| home.join(def.looks_at));
+    if def.looks_at.is_empty() && config.roots(def.name).is_empty() {
+        return format!("{}: on, no folders are named in sources.{}.roots", def.name, def.name);
+    }
+    // Some are looked for in every home, others only where they are said to be.
+    let homes = config.home.iter().filter(|_| !def.looks_at.is_empty());
+    let below_home = homes.map(|home| home.join(def.looks_at));
     let folders: Vec<PathBuf> = below_home.chain(config.roots(def.name).iter().cloned()).collect();
     let places: Vec<String> = folders.iter().map(|f| format!("{} ({})", f.display(), presence(f))).collect();
     format!("{}: on, {}", def.name, places.join(", "))

@@ -430,6 +430,7 @@ pub fn families() -> Vec<FamilyDoc> {
     };
     let sessions = families::session::FAMILIES.iter().map(|f| doc(f, "Per session", &families::IDENTITY));
     let sums = families::aggregate::FAMILIES.iter().map(|f| doc(f, "Over all sessions", &[]));
+    let runs = families::orchestration::FAMILIES.iter().map(|f| doc(f, "Orchestrations", &[]));
     let telemetry = Telemetry::new();
     let own = telemetry.catalogue().iter().map(|f| FamilyDoc {
         name: f.name.clone(),
@@ -439,5 +440,5 @@ pub fn families() -> Vec<FamilyDoc> {
         stability: families::Stability::Experimental.as_str(),
         group: "The exporter itself",
     });
-    sessions.chain(sums).chain(own).collect()
+    sessions.chain(sums).chain(runs).chain(own).collect()
 }

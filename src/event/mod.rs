@@ -6,6 +6,7 @@
 //! definition.
 
 mod batch;
+mod orchestration;
 pub mod reduce;
 mod time;
 mod words;
@@ -16,6 +17,7 @@ use std::sync::LazyLock;
 use serde::{Deserialize, Serialize};
 
 pub use self::batch::*;
+pub use self::orchestration::*;
 pub use self::reduce::Reducer;
 pub use self::time::{TimeError, Timestamp};
 pub use self::words::*;
@@ -155,6 +157,18 @@ pub enum Fact {
     Unblocked,
     /// `rate_limit.signal`
     RateLimitSignal { delay_ms: Option<u64> },
+    /// `rate_limit.signal` that names a spec of an orchestration.
+    SpecLimited(Box<LimitUpdate>),
+    /// `orchestration.updated`
+    Orchestration(Box<OrchestrationUpdate>),
+    /// `spec.updated`
+    Spec(Box<SpecUpdate>),
+    /// `launch_budget.updated`
+    LaunchBudget(LaunchUpdate),
+    /// `parallel.updated`
+    Parallel(ParallelUpdate),
+    /// What an orchestration's event says about the session of one of its specs; never pushed.
+    OwnSpec(Box<SpecUpdate>),
     /// `error`
     Error { class: ErrorClass, recoverable: bool },
     /// `stop.requested`
@@ -397,7 +411,11 @@ impl Fact {
             Self::Prompt { .. } => "user.prompt",
             Self::Blocked { .. } => "session.blocked",
             Self::Unblocked => "session.unblocked",
-            Self::RateLimitSignal { .. } => "rate_limit.signal",
+            Self::RateLimitSignal { .. } | Self::SpecLimited(_) => "rate_limit.signal",
+            Self::Orchestration(_) => "orchestration.updated",
+            Self::Spec(_) | Self::OwnSpec(_) => "spec.updated",
+            Self::LaunchBudget(_) => "launch_budget.updated",
+            Self::Parallel(_) => "parallel.updated",
             Self::Error { .. } => "error",
             Self::StopRequested { .. } => "stop.requested",
             Self::StopAcknowledged => "stop.acknowledged",
@@ -423,7 +441,7 @@ impl Fact {
             Self::SessionUpdated(_) => 3,
             Self::TurnStarted { .. } => 4,
             Self::Prompt { .. } | Self::QueuedPrompts { .. } => 5,
-            Self::StepStarted(_) => 6,
+            Self::StepStarted(_) | Self::Orchestration(_) => 6,
             Self::PlanUpdated { .. } | Self::CriteriaUpdated(_) => 7,
             Self::ToolStarted(_) => 8,
             Self::ActionRequired { .. } | Self::Dialog { .. } => 9,
@@ -431,13 +449,16 @@ impl Fact {
             Self::Activity { .. } | Self::Unknown | Self::Usage(_) => 11,
             Self::Blocked { .. }
             | Self::RateLimitSignal { .. }
+            | Self::SpecLimited(_)
+            | Self::LaunchBudget(_)
+            | Self::Parallel(_)
             | Self::Error { .. }
             | Self::NativeStuck { .. } => 12,
             Self::StopRequested { .. } => 13,
             Self::Unblocked | Self::ActionResolved { .. } => 14,
             Self::ToolEnded(_) => 15,
             Self::Background { .. } => 16,
-            Self::Progress { .. } | Self::Verification { .. } => 17,
+            Self::Progress { .. } | Self::Verification { .. } | Self::Spec(_) | Self::OwnSpec(_) => 17,
             Self::StepCompleted { .. } => 18,
             Self::StopAcknowledged => 19,
             Self::StopCleared => 20,

@@ -126,6 +126,45 @@ words! {
     Capability { Ends = "ends", PendingActions = "pending_actions", Progress = "progress", Calls = "calls", Steps = "steps", Usage = "usage", Liveness = "liveness" }
 }
 
+words! {
+    /// Where an orchestration stands, by its own word; unknown where nobody says so.
+    OrchestrationState { Idle = "idle", Running = "running", Completed = "completed", Failed = "failed", Stopped = "stopped", Unknown = "unknown" }
+}
+words! {
+    /// Where a spec of an orchestration stands.
+    SpecStatus { Pending = "pending", Running = "running", Completed = "completed", Failed = "failed", Timeout = "timeout", Skipped = "skipped" }
+}
+words! {
+    /// Which limit of a provider an orchestration met.
+    LimitClass { Http429 = "http_429", Quota = "quota", PerMinute = "per_minute", Other = "other" }
+}
+words! {
+    /// Why an orchestration runs fewer agents at once.
+    ThrottleReason { RateLimit = "rate_limit", Other = "other" }
+}
+words! {
+    /// How the number of agents at once changed.
+    ParallelChange { Throttled = "throttled", Recovered = "recovered" }
+}
+
+// === impl OrchestrationState ===
+
+impl OrchestrationState {
+    /// Whether the run is over.
+    pub const fn is_end(self) -> bool {
+        matches!(self, Self::Completed | Self::Failed | Self::Stopped)
+    }
+}
+
+// === impl SpecStatus ===
+
+impl SpecStatus {
+    /// Whether nothing more will happen to the spec in this run.
+    pub const fn is_end(self) -> bool {
+        !matches!(self, Self::Pending | Self::Running)
+    }
+}
+
 // === impl Capability ===
 
 impl Capability {

@@ -6,6 +6,7 @@ mod discover;
 pub mod locks;
 mod network;
 mod packed;
+pub mod poll;
 mod read;
 pub mod stream;
 mod tail;

@@ -5,6 +5,7 @@
 //! Rank of evidence: progress moves both clocks, work activity `last_activity`, everything `last_seen`.
 
 mod actions;
+mod orchestration;
 mod process;
 mod usage;
 mod work;
@@ -209,6 +210,12 @@ impl Facts {
                 let announced = announced(at, *delay_ms, out);
                 self.hold(BlockReason::RateLimit, at, announced, None);
             }
+            Fact::SpecLimited(limit) => self.spec_limited(limit, t, out),
+            Fact::Orchestration(update) => self.orchestration_updated(update, t, out),
+            Fact::Spec(update) => self.spec_updated(update, t, out),
+            Fact::LaunchBudget(update) => self.launch_updated(update, t, out),
+            Fact::Parallel(update) => self.parallel_updated(update, t, out),
+            Fact::OwnSpec(update) => self.own_spec_updated(update, t),
             Fact::Error { .. } => {
                 self.progress(ProgressKind::ErrorOccurred, Evidence::Structured, 1, false, t, out)
             }

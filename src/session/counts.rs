@@ -78,6 +78,8 @@ pub enum Count {
     Tokens(Name, Name, TokenKind),
     /// Cost in 1e-9 US dollars: model, provider.
     CostNano(Name, Name),
+    /// What orchestrators tell of their runs.
+    Orchestration(super::orchestration::Orchestrated),
 }
 
 /// Something whose duration is measured.
@@ -98,7 +100,7 @@ pub enum Observation {
 pub struct Effects {
     /// The project they count under.
     pub project: Option<Name>,
-    /// Whether the session is no sub-agent.
+    /// Whether the session is an agent's, and no sub-agent.
     pub root: bool,
     /// Counts with their amounts.
     pub counts: Vec<(Count, u64)>,
@@ -198,6 +200,7 @@ impl Count {
                 | Self::Verification(_)
                 | Self::StopRequest(_)
                 | Self::Compaction
+                | Self::Orchestration(_)
         )
     }
 

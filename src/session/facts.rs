@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use super::orchestration::{Orchestration, Spec};
 use super::signals::CallLog;
 use crate::event::{
     ActionKind, BlockReason, CallStart, Capabilities, Certainty, EndOutcome, ErrorClass, Evidence, Id, Mode,
@@ -131,6 +132,10 @@ pub struct Facts {
     pub message_last: bool,
     /// The newest landing that is no test or build pass.
     pub last_landing: Option<Timestamp>,
+    /// The run of the orchestrator this is; then it is no session of an agent.
+    pub orchestration: Option<Box<Orchestration>>,
+    /// The spec of an orchestration this is; likewise.
+    pub spec: Option<Box<Spec>>,
     /// Bookkeeping of natural keys.
     pub memory: Memory,
 }
@@ -454,6 +459,8 @@ impl Facts {
             writer: None,
             message_last: false,
             last_landing: None,
+            orchestration: None,
+            spec: None,
             memory: Memory::default(),
         }
     }

@@ -8,6 +8,7 @@ pub mod apply;
 pub mod counts;
 pub mod explain;
 pub mod facts;
+pub mod orchestration;
 mod packed;
 pub mod rollup;
 pub mod signals;

@@ -168,7 +168,10 @@ impl Snapshot {
             Some(endpoint) => self.endpoint_lost_since(&rollup.root.source, endpoint, rollup.now),
             None => source.lost_since,
         };
-        let lost = Lost { since, suspended: &self.suspended };
+        let parent = rollup.root.parent.as_ref().filter(|_| rollup.root.spec.is_some());
+        let parent = parent.and_then(|parent| self.find(&rollup.root.source, parent));
+        let parent = parent.and_then(|slot| self.facts(slot)).map(|facts| &**facts);
+        let lost = Lost { since, suspended: &self.suspended, parent };
         derive(rollup, source.capabilities, &self.thresholds, &lost)
     }
 

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::words::{Reason, State};
 use super::facts::Facts;
+use super::orchestration;
 use super::rollup::Rollup;
 use crate::event::{
     BlockReason, Capabilities, Capability, EndOutcome, ErrorClass, Timestamp, ToolClass, TurnOutcome, Writer,
@@ -74,6 +75,8 @@ pub struct Lost<'a> {
     pub since: Option<Timestamp>,
     /// Stretches in which the machine was suspended.
     pub suspended: &'a [(Timestamp, Timestamp)],
+    /// The orchestration a spec belongs to.
+    pub parent: Option<&'a Facts>,
 }
 
 /// The answer: a state, why, and since when.
@@ -121,6 +124,10 @@ impl Default for Thresholds {
 
 /// The state of a session with its sub-agents. `default`: what its source can see unless the session says otherwise.
 pub fn derive(view: &Rollup<'_>, default: Capabilities, limits: &Thresholds, lost: &Lost<'_>) -> Derived {
+    // Orchestrators say themselves where they and their specs stand.
+    if let Some(own) = orchestration::derive(view.root, lost.parent, lost.since, limits, view.now) {
+        return Derived { since: own.since.min(view.now), ..own };
+    }
     let case =
         Case { view, root: view.root, caps: view.root.capabilities(default), limits, lost, now: view.now };
     let found = case

@@ -311,7 +311,7 @@ fn fold(facts: &mut Facts, held: &Held, epoch: Timestamp, effects: &mut Effects)
         if effects.project != facts.project {
             effects.project.clone_from(&facts.project);
         }
-        effects.root = facts.parent.is_none();
+        effects.root = facts.parent.is_none() && !facts.is_orchestrated();
     } else {
         effects.clear();
     }

@@ -5,8 +5,10 @@ pub mod claude_code;
 pub mod codex;
 pub mod files;
 pub mod live;
+mod orchestrator;
 pub mod push;
 mod shape;
+pub mod spec;
 mod walk;
 
 use std::collections::HashMap;
@@ -43,7 +45,7 @@ pub struct SourceDef {
 }
 
 /// Every source there is.
-pub const LIST: &[&SourceDef] = &[&claude_code::DEF, &codex::DEF, &push::DEF];
+pub const LIST: &[&SourceDef] = &[&claude_code::DEF, &codex::DEF, &spec::DEF, &push::DEF];
 
 /// What a running source is given.
 #[derive(Clone)]

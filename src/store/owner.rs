@@ -26,6 +26,7 @@ use crate::event::{
     Batch, Capabilities, Cursor, Event, Fact, Name, Receipt, Reducer, Refused, Reply, SourceHealth, SourceId,
     Timestamp,
 };
+use crate::session::orchestration;
 use crate::session::snapshot::Snapshot;
 use crate::session::{Aggregates, Thresholds};
 use crate::telemetry::{Counter, Telemetry};
@@ -440,7 +441,16 @@ impl Owner {
             self.fold_taken();
             self.sessions.reset(slot);
             self.unpublished = true;
-        } else if self.sessions.put(slot, event) {
+            return true;
+        }
+        let of_specs = orchestration::of_specs(&event);
+        let mut many = self.sessions.put(slot, event);
+        for event in of_specs {
+            if let Some(slot) = self.sessions.slot_for(&event, position) {
+                many |= self.sessions.put(slot, event);
+            }
+        }
+        if many {
             self.fold_taken();
         }
         true

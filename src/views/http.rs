@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use super::explain::Explanation;
 use super::status::{self, Status};
-use super::{landing, openapi, sessions};
+use super::{landing, openapi, orchestrations, sessions};
 use crate::clock::Clock;
 use crate::event::{SessionId, SourceId, Timestamp};
 use crate::session::{Rollup, Snapshot};
@@ -23,7 +23,7 @@ use crate::session::{Rollup, Snapshot};
 pub type RenderMetrics = Arc<dyn Fn(&Snapshot, Timestamp, &HeaderMap) -> Response + Send + Sync>;
 
 /// The routes, and how each is answered. The metrics path joins them from the options.
-const ROUTES: [(&str, Answer); 9] = [
+const ROUTES: [(&str, Answer); 11] = [
     ("/", || get(landing_page)),
     ("/-/healthy", || get(healthy)),
     ("/-/ready", || get(ready)),
@@ -31,6 +31,8 @@ const ROUTES: [(&str, Answer); 9] = [
     ("/api/v1/sessions/{source}/{session}/status", || get(session_status)),
     ("/api/v1/sessions/{source}/{session}/explain", || get(session_explain)),
     ("/api/sessions/{session}/status", || get(status_alias)),
+    ("/api/v1/orchestrations", || get(orchestration_list)),
+    ("/api/v1/orchestrations/{orchestration}/status", || get(orchestration_report)),
     ("/api/v1/openapi.json", || get(openapi_json)),
     ("/api/v1/schema/{name}", || get(schema)),
 ];
@@ -237,6 +239,21 @@ async fn status_alias(State(shared): State<Shared>, id: Ids<String>) -> Result<R
     }
     let view = snapshot.rollup(slot, shared.now()).ok_or(Refusal::SESSION)?;
     Ok(Json(Status::of(&snapshot, &view)).into_response())
+}
+
+async fn orchestration_list(State(shared): State<Shared>) -> Response {
+    Json(orchestrations::list(&shared.snapshot(), shared.now())).into_response()
+}
+
+async fn orchestration_report(
+    State(shared): State<Shared>,
+    id: Ids<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refusal> {
+    let Path(id) = id.map_err(|_| Refusal::ID)?;
+    let snapshot = shared.snapshot();
+    let report = orchestrations::report(&snapshot, &id, query.as_deref(), shared.now())?;
+    Ok(Json(report).into_response())
 }
 
 fn find(snapshot: &Snapshot, ids: Ids<(String, String)>, now: Timestamp) -> Result<Rollup<'_>, Refusal> {

@@ -76,6 +76,7 @@ fn head(out: &mut String, options: &Options) {
     for (link, name) in [
         (metrics.as_str(), "Metrics"),
         ("/api/v1/sessions", "Sessions"),
+        ("/api/v1/orchestrations", "Orchestrations"),
         ("/api/v1/openapi.json", "API"),
         ("/api/v1/schema/status.json", "Status schema"),
         ("/api/v1/schema/event.json", "Event schema"),

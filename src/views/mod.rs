@@ -13,6 +13,7 @@ pub mod http;
 mod landing;
 mod lines;
 mod openapi;
+mod orchestrations;
 pub mod prometheus;
 pub mod selection;
 pub mod serve;

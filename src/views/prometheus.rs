@@ -12,7 +12,7 @@ use prometheus::proto::{LabelPair, MetricFamily, MetricType};
 use crate::event::Timestamp;
 use crate::session::Snapshot;
 use crate::telemetry::Telemetry;
-use crate::views::families::{self, Kind, Rows, SessionView, Sink as _, Totals, Value};
+use crate::views::families::{self, Kind, OrchestrationView, Rows, SessionView, Sink as _, Totals, Value};
 use crate::views::lines::{SessionLines, TextSink};
 use crate::views::selection::{Memory, Options, SeriesMode};
 
@@ -203,7 +203,8 @@ impl Renderer {
         if !at_once {
             sessions.iter().for_each(|session| lines.add(session, all));
         }
-        write_snapshot(&lines, &totals, format, out);
+        let orchestrations = self.options.orchestrations(snapshot, now);
+        write_snapshot(&lines, &totals, &orchestrations, format, out);
         *self.spare.lines.lock().unwrap_or_else(PoisonError::into_inner) = Some(lines);
         for family in self.telemetry.registry().gather() {
             write_registered(&family, format, out);
@@ -215,7 +216,13 @@ impl Renderer {
     }
 }
 
-fn write_snapshot(lines: &SessionLines, totals: &Totals<'_>, format: Format, out: &mut Vec<u8>) {
+fn write_snapshot(
+    lines: &SessionLines,
+    totals: &Totals<'_>,
+    orchestrations: &[OrchestrationView<'_>],
+    format: Format,
+    out: &mut Vec<u8>,
+) {
     for (at, family) in families::all().enumerate() {
         let start = out.len();
         write_head(family.name, family.kind, family.help, format, out);
@@ -223,6 +230,10 @@ fn write_snapshot(lines: &SessionLines, totals: &Totals<'_>, format: Format, out
         match family.rows {
             Rows::Session(..) => lines.write(at, family.name, out),
             Rows::Totals(rows) => rows(totals, &mut TextSink::new(out, family.name)),
+            Rows::Orchestration(rows) => {
+                let mut sink = TextSink::new(out, family.name);
+                orchestrations.iter().for_each(|view| rows(view, &mut sink));
+            }
         }
         if out.len() == body {
             out.truncate(start);

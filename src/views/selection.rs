@@ -6,13 +6,16 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use crate::event::{SessionId, SourceId, Timestamp};
-use crate::session::{Reason, State};
-use crate::views::families::SessionView;
+use crate::session::{Derived, Reason, Snapshot, State};
+use crate::views::families::{OrchestrationView, SessionView};
 
 /// How long a session keeps its series in [`SeriesMode::Attention`] after it left the set.
 const ATTENTION_LINGERS_MS: i64 = 15 * 60_000;
 /// Calls without progress from which a session deserves a look, as in the alert rules.
 const ATTENTION_CALLS: u32 = 20;
+
+/// Orchestrations that have series, at most: each may have some two hundred.
+const MAX_ORCHESTRATIONS: usize = 100;
 
 /// Which per-session series are exposed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,14 +110,35 @@ impl Options {
 
     /// Whether a session is still to be seen: not deleted, and its end not too long ago.
     pub fn is_present(&self, session: &SessionView<'_>) -> bool {
-        let grace = match session.derived.state {
-            _ if session.facts().deleted_at.is_some() => return false,
+        session.facts().deleted_at.is_none() && self.lasts(&session.derived, session.rollup.now)
+    }
+
+    /// The orchestrations that have series, by the same modes and times as sessions, but with a cap of their own: of too
+    /// many those stay that were heard of last.
+    pub fn orchestrations<'a>(&self, snapshot: &'a Snapshot, now: Timestamp) -> Vec<OrchestrationView<'a>> {
+        if self.mode == SeriesMode::Off {
+            return Vec::new();
+        }
+        let all = OrchestrationView::all(snapshot, now);
+        let mut kept: Vec<_> = all
+            .filter(|o| o.facts.deleted_at.is_none() && self.lasts(&o.derived, now))
+            .filter(|o| self.mode != SeriesMode::Attention || o.needs_attention())
+            .collect();
+        if kept.len() > MAX_ORCHESTRATIONS {
+            kept.sort_by_key(|o| Reverse(o.facts.last_heard()));
+            kept.truncate(MAX_ORCHESTRATIONS);
+            kept.sort_by(|a, b| a.key().cmp(&b.key()));
+        }
+        kept
+    }
+
+    fn lasts(&self, derived: &Derived, now: Timestamp) -> bool {
+        let grace = match derived.state {
             State::Unknown => self.unknown_grace,
             state if state.is_end() => self.ended_grace,
             _ => return true,
         };
-        let passed = session.rollup.now.since(session.derived.since);
-        passed < i64::try_from(grace.as_millis()).unwrap_or(i64::MAX)
+        now.since(derived.since) < i64::try_from(grace.as_millis()).unwrap_or(i64::MAX)
     }
 }
 

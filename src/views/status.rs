@@ -370,7 +370,8 @@ fn probable_call<'a>(view: &Rollup<'a>, derived: &Derived) -> Option<(&'a Facts,
 
 /// The open episode, in the source's own word, or the limit that ended the last turn while its reset lies ahead.
 fn blocked(root: &Facts, derived: &Derived) -> Option<BlockedBy> {
-    if derived.state == State::Blocked && derived.rule == 2 {
+    // What holds up an orchestration or a spec is in the derived state alone.
+    if derived.state == State::Blocked && (derived.rule == 2 || root.is_orchestrated()) {
         let (since, until) = (Moment(derived.since), moment(derived.until));
         return Some(BlockedBy { reason: derived.reason.as_str(), since, until, attempt: None });
     }

@@ -94,7 +94,7 @@ impl Story<'_> {
         }
         self.world.aggregates.project_label(facts.project.as_ref());
         effects.project.clone_from(&facts.project);
-        effects.root = facts.parent.is_none();
+        effects.root = facts.parent.is_none() && !facts.is_orchestrated();
         self.world.aggregates.add(&self.source, &effects);
         self
     }

@@ -13,6 +13,8 @@ with urllib.request.urlopen(f"{sys.argv[1]}/api/v1/schema/event.json", timeout=1
 
 now = int(time.time() * 1000)
 over = ("session.ended", "session.deleted")
+orchestrated = [e for e in examples if e["sessionId"] == "shop"]
+examples = [e for e in examples if e not in orchestrated]
 for session in ("works", "ended"):
     # What ended last is what shows: the end goes behind everything else.
     kept = [e for e in examples if e["type"] not in over]
@@ -43,3 +45,17 @@ for number, (kind, data) in enumerate(
     print(json.dumps(event | {"projectId": "shop", "type": kind, "data": data}))
 child = {"id": "child", "time": now, "source": "everything", "sessionId": "child", "parentSessionId": "works"}
 print(json.dumps(child | {"projectId": "shop", "type": "turn.started", "data": {"trigger": "machine"}}))
+# An orchestration is a session of its own: what the schema shows of one, and everything else that has a metric.
+told = [(e["type"], e["data"]) for e in orchestrated] + [
+    ("spec.updated", {"spec": "failed", "status": "failed", "batch": 1, "retryCount": 2, "errorClass": "timeout"}),
+    ("rate_limit.signal", {"spec": "101-parser", "delayMs": 900, "launchHoldMs": 500, "class": "http_429"}),
+    ("orchestrator.event", {"event": "spec:rate-limited", "data": {"specName": "101-parser", "retryCount": 0}}),
+    ("orchestrator.event", {"event": "parallel:throttled", "data": {"effectiveMaxParallel": 1, "reason": "rate-limit"}}),
+    ("orchestrator.event", {"event": "parallel:recovered", "data": {"effectiveMaxParallel": 2}}),
+    ("stop.requested", {"requester": "cli"}),
+    ("orchestration.updated", {"state": "failed"}),
+]
+for number, (kind, data) in enumerate(told):
+    data = {name: value for name, value in data.items() if name not in ("at", "startedAt")}
+    event = {"id": f"run-{number}", "time": now - 4000 + number, "source": "everything", "sessionId": "run"}
+    print(json.dumps(event | {"projectId": "shop", "type": kind, "data": data}))

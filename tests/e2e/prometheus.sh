@@ -120,8 +120,8 @@ curl -sS --max-time 10 "http://127.0.0.1:$port/metrics" >"$work/live.prom"
 curl -sS --max-time 10 -H "Accept: $accept" "http://127.0.0.1:$port/metrics" >"$work/live.om"
 promtool check metrics <"$work/live.prom" || die "promtool finds fault with the live metrics"
 "$python" "$here/openmetrics.py" "$work/live.om"
-# Families about sessions are all there; the exporter's own are those of things that went wrong, too.
-sed -n 's/^| `\(agent_sessions\?[^`]*\)`.*/\1/p' "$here/../../METRICS.md" | grep -v '^agent_session_exporter_' | sort >"$work/documented"
+# Families about sessions and orchestrations are all there; the exporter's own are those of things that went wrong, too.
+sed -n 's/^| `\(agent_[^`]*\)`.*/\1/p' "$here/../../METRICS.md" | grep -v '^agent_session_exporter_' | sort >"$work/documented"
 sed -n 's/^# TYPE \([^ ]*\) .*/\1/p' "$work/live.prom" | grep -v '^agent_session_exporter_' | sort >"$work/shown"
 missing="$(comm -23 "$work/documented" "$work/shown")"
 [ -z "$missing" ] || die "not shown although everything was pushed: $missing"
@@ -132,5 +132,5 @@ code=0
 wait "${pids[0]}" || code=$?
 [ "$code" = 0 ] || die "the exporter ended with $code on SIGTERM"
 pids=("${pids[@]:1}")
-printf 'Prometheus scraped both formats: all queries answered as expected; %d families about sessions, all live\n' \
+printf 'Prometheus scraped both formats: all queries answered as expected; %d families about sessions and orchestrations, all live\n' \
   "$(wc -l <"$work/documented")"

@@ -1,9 +1,10 @@
 //! The API document and the answers agree, both ways.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use agent_session_exporter::event::*;
-use agent_session_exporter::session::{Snapshot, State};
+use agent_session_exporter::session::{Facts, Snapshot, State};
 use agent_session_exporter::views::guard::{AllowedHosts, guard};
 use agent_session_exporter::views::http::paths;
 use agent_session_exporter::views::status::SCHEMA_JSON;
@@ -15,7 +16,7 @@ use crate::make::{MINUTE, Story, ask, encode, every_state, get_json, maximal, no
 
 /// Requests that between them bring every documented answer of the reading routes but 401, which needs a socket:
 /// declared path, request, host, expected status.
-const REQUESTS: [(&str, &str, &str, u16); 34] = [
+const REQUESTS: [(&str, &str, &str, u16); 42] = [
     ("/", "/", "localhost", 200),
     ("/", "/", "evil.example", 403),
     ("/metrics", "/metrics", "localhost", 200),
@@ -43,6 +44,14 @@ const REQUESTS: [(&str, &str, &str, u16); 34] = [
     (ALIAS, "/api/sessions/none/status", "localhost", 404),
     (ALIAS, "/api/sessions/%FF/status", "localhost", 400),
     (ALIAS, "/api/sessions/max/status", "evil.example", 403),
+    (RUNS, "/api/v1/orchestrations", "localhost", 200),
+    (RUNS, "/api/v1/orchestrations", "evil.example", 403),
+    (RUN, "/api/v1/orchestrations/run/status?source=spec", "localhost", 200),
+    (RUN, "/api/v1/orchestrations/bare/status", "localhost", 200),
+    (RUN, "/api/v1/orchestrations/none/status", "localhost", 404),
+    (RUN, "/api/v1/orchestrations/run/status", "localhost", 409),
+    (RUN, "/api/v1/orchestrations/%FF/status", "localhost", 400),
+    (RUN, "/api/v1/orchestrations/run/status", "evil.example", 403),
     ("/api/v1/openapi.json", "/api/v1/openapi.json", "localhost", 200),
     ("/api/v1/openapi.json", "/api/v1/openapi.json", "evil.example", 403),
     (SCHEMA, "/api/v1/schema/event.json", "localhost", 200),
@@ -54,6 +63,8 @@ const REQUESTS: [(&str, &str, &str, u16); 34] = [
 const STATUS: &str = "/api/v1/sessions/{source}/{session}/status";
 const EXPLAIN: &str = "/api/v1/sessions/{source}/{session}/explain";
 const ALIAS: &str = "/api/sessions/{session}/status";
+const RUNS: &str = "/api/v1/orchestrations";
+const RUN: &str = "/api/v1/orchestrations/{orchestration}/status";
 const SCHEMA: &str = "/api/v1/schema/{name}";
 const PUSH: &str = "/api/v1/events";
 
@@ -64,9 +75,59 @@ fn full() -> Snapshot {
     for source in ["push", "codex"] {
         sessions.push(Story::new(source, "both", now).turn(MINUTE).facts());
     }
+    sessions.extend(["spec", "runner"].map(|source| full_run(Story::new(source, "run", now))));
+    let bare = Fact::Orchestration(Box::default());
+    sessions.push(Story::new("spec", "bare", now).ago(MINUTE, bare).facts());
     let child = Story::new("push", "child", now).child_of("both").turn(MINUTE);
     sessions.push(child.action(MINUTE, "q", ActionKind::Question, Certainty::Certain).facts());
     snapshot(sessions)
+}
+
+/// An orchestration of which everything is known.
+fn full_run(story: Story) -> Option<Arc<Facts>> {
+    let mut spec = SpecUpdate::of(Name::from("101-parser")).with(SpecStatus::Failed);
+    (spec.batch, spec.retries, spec.error) = (Some(1), Some(2), Some(ErrorClass::Exit));
+    (spec.turn, spec.thread) = (true, Some(Id::from("thread")));
+    let limit = LimitUpdate {
+        spec: Some(Name::from("102-cli")),
+        retry: Some(1),
+        delay_ms: Some(900),
+        hold_ms: Some(100),
+        class: Some(LimitClass::Http429),
+        ..LimitUpdate::default()
+    };
+    let launch = LaunchUpdate {
+        budget: Some(6),
+        window_ms: Some(60_000),
+        used: Some(6),
+        hold_ms: Some(2_000),
+        held: true,
+        ..LaunchUpdate::default()
+    };
+    let parallel = |change| ParallelUpdate {
+        adaptive: Some(true),
+        max: Some(4),
+        effective: Some(2),
+        floor: Some(1),
+        reason: Some(ThrottleReason::RateLimit),
+        change: Some(change),
+        ..ParallelUpdate::default()
+    };
+    let run = OrchestrationUpdate {
+        state: Some(OrchestrationState::Failed),
+        batch: Some(1),
+        batches: Some(2),
+        specs: vec![spec],
+        beyond: 3,
+        unattributed: true,
+        ..OrchestrationUpdate::default()
+    };
+    let story = story.ago(5 * MINUTE, Fact::Orchestration(Box::new(run)));
+    let story =
+        story.ago(4 * MINUTE, Fact::SpecLimited(Box::new(limit))).ago(4 * MINUTE, Fact::LaunchBudget(launch));
+    let story = story.ago(3 * MINUTE, Fact::Parallel(parallel(ParallelChange::Throttled)));
+    let story = story.ago(2 * MINUTE, Fact::Parallel(parallel(ParallelChange::Recovered)));
+    story.ago(MINUTE, Fact::StopRequested { requester: Requester::Cli }).facts()
 }
 
 /// Checks a value against a part of the document, which may refer to other parts.
@@ -173,6 +234,47 @@ async fn every_state_fits_the_schema_of_the_status_answer() {
         assert!(!validator.is_valid(&more));
     }
     assert_eq!(states.len(), State::ALL.len());
+}
+
+/// A field of the report that is not documented, or a documented one that is missing, does not pass either.
+#[tokio::test]
+async fn the_report_of_an_orchestration_is_documented_strictly() {
+    let site = site(full());
+    let (_, document) = get_json(&site.router, "/api/v1/openapi.json").await;
+    let (_, report) = get_json(&site.router, "/api/v1/orchestrations/run/status?source=spec").await;
+    let mut schema = document["components"]["schemas"]["Orchestration"].clone();
+    schema["components"] = document["components"].clone();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let parts = ["/rateLimit", "/parallel", "/launchBudget", "/stop", "/specs/0", "/specsByStatus", ""];
+    for part in parts {
+        let fields = report.pointer(part).unwrap().as_object().unwrap();
+        for name in fields.keys() {
+            assert!(!fields[name].is_null() || name == "acknowledgedAt", "{part}/{name} is not shown here");
+            let mut less = report.clone();
+            less.pointer_mut(part).unwrap().as_object_mut().unwrap().remove(name);
+            assert!(!validator.is_valid(&less), "{part}/{name} is not required");
+        }
+        let mut more = report.clone();
+        more.pointer_mut(part).unwrap()["surprise"] = json!(1);
+        assert!(!validator.is_valid(&more), "{part}");
+    }
+    let words = |pointer: &str| -> BTreeSet<String> {
+        let list = schema.pointer(pointer).unwrap().as_array().unwrap();
+        list.iter().filter_map(Value::as_str).map(str::to_owned).collect()
+    };
+    let spec = "/properties/specs/items/properties";
+    assert_eq!(
+        words("/properties/state/enum"),
+        OrchestrationState::ALL.iter().map(|w| w.as_str().to_owned()).collect()
+    );
+    assert_eq!(
+        words(&format!("{spec}/status/enum")),
+        SpecStatus::ALL.iter().map(|w| w.as_str().to_owned()).collect()
+    );
+    assert_eq!(
+        words(&format!("{spec}/errorClass/enum")),
+        ErrorClass::ALL.iter().map(|w| w.as_str().to_owned()).collect()
+    );
 }
 
 /// The words in the schema are the words in the code.

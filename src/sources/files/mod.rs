@@ -16,6 +16,7 @@ use std::sync::Arc;
 use tokio::task::JoinHandle;
 
 pub use self::owners::{Claim, OwnerId, Owners, Rank, Spent, Tokens};
+pub(super) use self::run::store_of;
 use super::{Context, Decode};
 use crate::event::{Event, Reducer, SourceId, Timestamp};
 use crate::ingest::locks::Probe;

@@ -70,7 +70,7 @@ fn live_key(reducer: &Reducer, home: u64) -> u64 {
 }
 
 /// Hash of machine and folder: not keyed by the state folder, because two exporters have two.
-fn store_of(folder: &Path) -> String {
+pub(in crate::sources) fn store_of(folder: &Path) -> String {
     let machine = std::fs::read("/etc/machine-id").unwrap_or_default();
     let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     format!("{:016x}", stable_hash((machine, folder.as_os_str().as_encoded_bytes())))

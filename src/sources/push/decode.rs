@@ -3,8 +3,11 @@
 
 use std::sync::Arc;
 
+use serde_json::value::RawValue;
+
 use super::Options;
 use super::cloudevents::CloudEnvelope;
+use super::facts::Notes;
 use super::facts::Reading;
 use super::names::Admission;
 use super::names::Admitted;
@@ -13,6 +16,7 @@ use super::refuse::Reason;
 use super::scan;
 use super::wire::Data;
 use super::wire::Envelope;
+use super::wire::Field;
 use crate::event::Counting;
 use crate::event::Event;
 use crate::event::Fact;
@@ -123,20 +127,34 @@ impl Decoder {
         let (source, folded) = self.source(given_source)?;
         let session = envelope.session_id.text()?.ok_or(Reason::MissingSession)?;
         let kind = envelope.kind.text()?.ok_or(Reason::MissingType)?;
-        let time = envelope.time.moment()?;
+        let mut time = envelope.time.moment()?;
         let id = envelope.id.text()?;
         let project = envelope.project_id.text()?;
         let (parent, request) = (envelope.parent_session_id.text()?, envelope.request_id.text()?);
 
         let reducer = &*self.reducer;
-        let mut reading = Reading { reducer, names: &mut self.names, memory: &mut self.memory };
+        let notes = Notes::default();
+        let mut reading = Reading { reducer, names: &mut self.names, memory: &mut self.memory, notes };
         let none = Data::default();
-        let fact = reading.fact(kind, envelope.data.as_ref().unwrap_or(&none))?;
+        let data = envelope.data.as_ref().unwrap_or(&none);
+        let fact = reading.fact(kind, data)?;
+        let notes = reading.notes;
+        // The records of orchestrators say themselves when they were written, which makes each of them one of a kind.
+        let recorded_at = if data.event.is_some() { data.moment(Field::At)? } else { None };
+        time = time.or(recorded_at);
 
         // Two sources that share `other` keep their ids apart, so the given name goes into the key.
         let key = id.map(|id| {
             let parts = [given_source.as_bytes(), session.as_bytes(), id.as_bytes()];
             reducer.hash_all(&parts)
+        });
+        let key = key.or_else(|| {
+            let at = recorded_at?.as_millis().to_le_bytes();
+            let spec = data.text(Field::SpecName).ok().flatten().unwrap_or_default();
+            let (event, inner) = (data.event.map_or("", RawValue::get), data.inner.map_or("", RawValue::get));
+            let record = [kind, spec, event, inner].map(str::as_bytes);
+            let whose = [given_source.as_bytes(), session.as_bytes(), &at];
+            Some(reducer.hash_all(&[&whose[..], &record[..]].concat()))
         });
         let project = match project {
             // A path is cut to its last component before anything is remembered of it.
@@ -158,6 +176,13 @@ impl Decoder {
         };
         if matches!(event.fact, Fact::Unknown) {
             self.telemetry.unknown_record(event.source.as_str(), kind);
+        }
+        if let Some(word) = notes.unknown {
+            self.telemetry.unknown_record(event.source.as_str(), word);
+        }
+        if notes.dropped > 0 {
+            let labels = [event.source.as_str(), "number"];
+            self.telemetry.decode_errors.with_label_values(&labels).inc_by(notes.dropped);
         }
         if folded {
             self.telemetry.label_overflow.with_label_values(&["source"]).inc();

@@ -49,6 +49,16 @@ pub(super) struct Reading<'r> {
     pub(super) reducer: &'r Reducer,
     pub(super) names: &'r mut Interner,
     pub(super) memory: &'r mut Memory,
+    pub(super) notes: Notes,
+}
+
+/// What was left out of an item that was taken all the same.
+#[derive(Default)]
+pub(super) struct Notes {
+    /// Numbers that cannot be counts.
+    pub(super) dropped: u64,
+    /// A word this version does not know.
+    pub(super) unknown: Option<&'static str>,
 }
 
 // === impl Reading ===
@@ -136,7 +146,6 @@ impl Reading<'_> {
                 until: d.moment(Field::Until)?,
             },
             "session.unblocked" => Fact::Unblocked,
-            "rate_limit.signal" => Fact::RateLimitSignal { delay_ms: d.count(Field::DelayMs)? },
             "error" => Fact::Error {
                 class: error_class(d)?.unwrap_or(ErrorClass::Other),
                 recoverable: d.flag(Field::Recoverable)?.unwrap_or(true),
@@ -151,7 +160,7 @@ impl Reading<'_> {
                 detector: self.name(d, Field::Detector)?.unwrap_or_else(|| Name::from(UNNAMED)),
                 layer: self.name(d, Field::Layer)?.unwrap_or_else(|| Name::from(UNNAMED)),
             },
-            _ => return Ok(None),
+            _ => return self.orchestrator(kind, d),
         };
         Ok(Some(fact))
     }
@@ -268,12 +277,12 @@ impl Reading<'_> {
     }
 }
 
-fn required<T>(value: Option<T>) -> Result<T, Reason> {
+pub(super) fn required<T>(value: Option<T>) -> Result<T, Reason> {
     value.ok_or(Reason::MissingField)
 }
 
 /// A word of a set that has a place for unknown ones.
-fn word<T>(
+pub(super) fn word<T>(
     d: &Data<'_>,
     field: Field,
     parse: impl Fn(&str) -> Option<T>,

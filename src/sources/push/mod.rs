@@ -5,6 +5,7 @@
 mod calls;
 mod cloudevents;
 mod decode;
+mod engine;
 mod facts;
 mod http;
 mod names;

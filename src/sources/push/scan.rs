@@ -106,6 +106,8 @@ impl<'a> Scan<'a> {
             match field.ok()? {
                 Field::Args => data.args = scan.parsed()?,
                 Field::ReadRange => data.read_range = scan.parsed()?,
+                Field::Event => data.event = scan.parsed()?,
+                Field::Data => data.inner = scan.parsed()?,
                 Field::Unknown => _ = scan.parsed::<IgnoredAny>()?,
                 field => data.push(field, scan.scalar()?),
             }
@@ -184,6 +186,7 @@ mod tests {
             r#"{"type":"usage","data":{"input":0,"output":12,"cacheRead":null,"denied":true}}"#,
             r#"{"parentSessionId":"p","projectId":"/a/b","requestId":"r","sessionId":null,"source":7}"#,
             r#"{"id":"a\n","time":-1.5e3,"source":-0,"type":12345678901234567890,"unheard":[1]}"#,
+            r#"{"type":"orchestrator.event","data":{"event":"spec:start","data":{"specName":"a","n":[{}]},"at":"x"}}"#,
             r#"{"id":{"a":[]},"data":{"tool":"\u00e4","kind":[],"denied":false}}"#,
         ] {
             let (plain, general) = both(line);

@@ -13,7 +13,7 @@ use super::refuse::Reason;
 use crate::event::Timestamp;
 
 /// Numbers above this are no counts: sums of them must not overflow, and JSON cannot carry them exactly.
-const MAX_NUMBER: f64 = 9_007_199_254_740_992.0;
+pub(super) const MAX_NUMBER: f64 = 9_007_199_254_740_992.0;
 /// More fields than there are known ones are repetitions.
 const MAX_FIELDS: usize = 64;
 
@@ -59,7 +59,7 @@ pub(super) enum Scalar<'a> {
     Nested,
 }
 
-/// The known fields of `data` that are present, in the order they were written: a handful of some sixty, so
+/// The known fields of `data` that are present, in the order they were written: a handful of some eighty, so
 /// that looking one up by walking the list is cheaper than a struct of all.
 #[derive(Debug, Default)]
 pub(super) struct Data<'a> {
@@ -68,6 +68,10 @@ pub(super) struct Data<'a> {
     pub(super) args: Option<&'a RawValue>,
     /// `readRange`, unparsed.
     pub(super) read_range: Option<&'a RawValue>,
+    /// `event` of an orchestrator's or an agent's own record, unparsed.
+    pub(super) event: Option<&'a RawValue>,
+    /// `data` of such a record, unparsed.
+    pub(super) inner: Option<&'a RawValue>,
 }
 
 /// The known fields of `data`; the schema documents them.
@@ -139,6 +143,27 @@ pub(super) enum Field {
     Requester,
     Detector,
     Layer,
+    State,
+    StartedAt,
+    EndedAt,
+    Batch,
+    Batches,
+    Spec,
+    Status,
+    RetryCount,
+    LaunchHoldMs,
+    BudgetPerMinute,
+    WindowMs,
+    Used,
+    HoldMs,
+    Adaptive,
+    Max,
+    Effective,
+    Floor,
+    At,
+    SpecName,
+    Event,
+    Data,
     #[serde(other)]
     Unknown,
 }
@@ -242,7 +267,7 @@ impl<'de> Visitor<'de> for ScalarVisitor {
 impl<'a> Data<'a> {
     /// Without fields, but with room for some.
     pub(super) fn new() -> Self {
-        Data { fields: Vec::with_capacity(8), args: None, read_range: None }
+        Data { fields: Vec::with_capacity(8), ..Data::default() }
     }
 
     /// Adds a field that was read.
@@ -254,6 +279,11 @@ impl<'a> Data<'a> {
 
     fn get(&self, field: Field) -> Option<&Scalar<'_>> {
         self.fields.iter().find(|(f, _)| *f == field).map(|(_, value)| value)
+    }
+
+    /// Whether it is there and not null.
+    pub(super) fn is_there(&self, field: Field) -> bool {
+        self.get(field).is_some_and(|value| *value != Scalar::Absent)
     }
 
     /// Text, where it is there and not empty.
@@ -309,6 +339,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Data<'a> {
                     match field {
                         Field::Args => data.args = map.next_value()?,
                         Field::ReadRange => data.read_range = map.next_value()?,
+                        Field::Event => data.event = map.next_value()?,
+                        Field::Data => data.inner = map.next_value()?,
                         Field::Unknown => {
                             map.next_value::<IgnoredAny>()?;
                         }

@@ -11,9 +11,10 @@ use hashbrown::HashMap;
 
 use super::Kind::{Counter, Gauge, Histogram as Buckets};
 use super::Stability::Experimental;
-use super::{Family, Kind, Rows, SessionView, Sink, Value};
+use super::{Family, Kind, Rows, SessionView, Sink, Value, orchestration};
 use crate::event::{CallOutcome, EndOutcome, Name, ProgressKind, Resolution, StepOutcome, TurnOutcome};
 use crate::session::counts::{Histogram, Observation, TokenKind};
+use crate::session::orchestration::Orchestrated;
 use crate::session::{Count, Snapshot, State};
 
 /// Sums over all sessions at one moment, in the order of the exposition.
@@ -70,7 +71,7 @@ impl<'a> Totals<'a> {
         for ((source, project, count), sum) in &aggregates.sums {
             let (source, project) = (source.as_str(), project.as_str());
             sources.insert(source);
-            if count.by_project() {
+            if count.by_project() && !matches!(count, Count::Orchestration(_)) {
                 totals.sessions.entry((source, project)).or_default();
             }
             for beside in siblings(count) {
@@ -87,6 +88,11 @@ impl<'a> Totals<'a> {
         for source in sources {
             sums.entry((Count::BackoffMs, source, "")).or_default();
         }
+        for (source, project) in orchestration::projects(snapshot) {
+            for what in orchestration::known() {
+                sums.entry((Count::Orchestration(what), source, project)).or_default();
+            }
+        }
         let row = |((count, source, project), value)| Sum { count, source, project, value };
         totals.sums = sums.into_iter().map(row).collect();
         totals.histograms =
@@ -96,7 +102,7 @@ impl<'a> Totals<'a> {
     }
 
     /// The sums that `labels` knows, each with the labels it names.
-    fn counts<const N: usize>(
+    pub(super) fn counts<const N: usize>(
         &self,
         out: &mut dyn Sink,
         labels: impl Fn(&Count) -> Option<[(&'static str, &str); N]>,
@@ -107,7 +113,9 @@ impl<'a> Totals<'a> {
             let from = if sum.count.by_project() { 2 } else { 1 };
             all[from..from + N].copy_from_slice(&own);
             let value = match sum.count {
-                Count::BackoffMs => Value::Millis(i64::try_from(sum.value).unwrap_or(i64::MAX)),
+                Count::BackoffMs | Count::Orchestration(Orchestrated::BackoffMs) => {
+                    Value::Millis(i64::try_from(sum.value).unwrap_or(i64::MAX))
+                }
                 Count::CostNano(..) => Value::Float(sum.value as f64 / 1e9),
                 _ => Value::Count(sum.value),
             };

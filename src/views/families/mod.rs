@@ -1,16 +1,18 @@
 //! The only place that knows metric names. A [`Family`] is one record: name, help, type, labels, stability, and a
 //! pure function from what is known to samples. The exposition, METRICS.md, tests and later OTLP walk [`all`].
 //!
-//! [`session`], with `signals`, and [`aggregate`] hold the tables. Metrics about the exporter itself live in the registry of
+//! [`session`], with `signals`, [`aggregate`] and [`orchestration`] hold the tables. Metrics about the exporter itself live in the registry of
 //! [`crate::telemetry`]; here they are only listed. How a sample looks on the wire is none of this room's business.
 
 pub mod aggregate;
+pub mod orchestration;
 pub mod session;
 mod signals;
 
 use prometheus::proto::MetricType;
 
 pub use self::aggregate::Totals;
+pub use self::orchestration::OrchestrationView;
 pub use self::session::SessionView;
 use crate::event::Timestamp;
 use crate::session::counts::Histogram;
@@ -62,6 +64,8 @@ pub enum Rows {
     Session(Life, fn(&SessionView<'_>, &mut dyn SessionSink)),
     /// From the sums over all sessions.
     Totals(fn(&Totals<'_>, &mut dyn Sink)),
+    /// From one orchestration, for each that has series.
+    Orchestration(fn(&OrchestrationView<'_>, &mut dyn Sink)),
 }
 
 /// The part of a session's life in which a family has series.
@@ -168,5 +172,5 @@ impl Value {
 
 /// Every family that is written from a snapshot, in the order of the exposition.
 pub fn all() -> impl Iterator<Item = &'static Family> {
-    session::FAMILIES.iter().chain(aggregate::FAMILIES)
+    session::FAMILIES.iter().chain(aggregate::FAMILIES).chain(orchestration::FAMILIES)
 }

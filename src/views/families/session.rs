@@ -39,13 +39,14 @@ pub struct SessionView<'a> {
 // === impl SessionView ===
 
 impl<'a> SessionView<'a> {
-    /// Prepares the root sessions, in the order of their keys.
+    /// Prepares the root sessions of agents, in the order of their keys. Orchestrations have families of their own.
     pub fn roots(snapshot: &'a Snapshot, now: Timestamp) -> impl Iterator<Item = Self> {
         // Sessions of one source follow one another, and mostly use the same model.
         let mut source: Option<(&SourceId, SourceNow)> = None;
         let mut model = Shown::default();
         let mut provider = Shown::default();
         snapshot.roots().filter_map(move |slot| {
+            snapshot.facts(slot).filter(|facts| !facts.is_orchestrated())?;
             let rollup = snapshot.rollup(slot, now)?;
             let facts = rollup.root;
             let source_now = match source {

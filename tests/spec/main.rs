@@ -1,0 +1,18 @@
+//! Spec orchestrators, from their files and events to states, metrics and reports. Recordings lie in
+//! `tests/fixtures/spec`; goldens in `tests/golden/spec`, which `BLESS=1` renews.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop where its own story is wrong")]
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/exposition.rs"]
+mod exposition;
+
+mod files;
+mod folds;
+mod hostile;
+mod pushed;
+mod recordings;
+mod restart;
+mod stand;
+mod views;
