@@ -3,6 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may stop where its own story is wrong")]
 
+#[path = "../common/mod.rs"]
+mod common;
+mod cuts;
 mod daemon;
+mod hostile;
+mod made;
 mod recordings;
 mod replay;
+mod said;
+mod server;
