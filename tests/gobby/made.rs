@@ -380,3 +380,24 @@ fn the_other_prefix_is_tried_and_kept() {
     let stops = replay.asked.iter().filter(|path| path.ends_with("/stop")).count();
     assert!((3..=5).contains(&stops), "{stops}");
 }
+
+/// The stream and the answers come on two ways.
+#[test]
+fn an_answer_that_the_stream_overtook_says_nothing_of_stops() {
+    use agent_session_exporter::sources::live::{Answer, Said};
+    let mut replay = started(true, "ses-a");
+    replay.daemon.put(at(0), row(INTERNAL, "ses-a", at(0)));
+    replay.wait(16);
+    let told = |what: &str, time: Timestamp| json!({"type": "session_event", "event": what, "session_id": INTERNAL, "timestamp": time.to_string()});
+    replay.made(&told("session_stop_signaled", replay.now));
+    // Asked while it stood, answered when it had gone.
+    let mut said = Said::default();
+    replay.peer.tick(replay.now, &mut said);
+    let ask = said.asks.iter().find(|ask| ask.path.ends_with("/stop")).unwrap().clone();
+    replay.made(&told("session_stop_cleared", replay.now.plus(1)));
+    assert!(!replay.facts("ses-a").stop.unwrap().pending);
+    let mut said = Said::default();
+    let answer = Ok(Answer { status: 500, ..Answer::default() });
+    replay.peer.answered(&ask, &answer, replay.now, &mut said).unwrap();
+    assert!(said.events.is_empty(), "{:?}", said.events);
+}

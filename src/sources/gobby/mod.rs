@@ -114,6 +114,8 @@ pub struct Gobby {
     /// The newest list, by the daemon's id.
     joined: HashMap<Arc<str>, poll::Joined>,
     poll: Poll,
+    /// Counts rounds of questions and what was told of stops in between, to tell an answer that is older.
+    serial: u32,
     /// The state differs from what was handed out last.
     dirty: bool,
 }
@@ -143,6 +145,7 @@ impl Gobby {
             state: saved.and_then(State::restore).unwrap_or_default(),
             joined: HashMap::new(),
             poll: Poll::default(),
+            serial: 0,
             dirty: false,
         }
     }

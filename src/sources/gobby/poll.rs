@@ -10,6 +10,8 @@ use crate::event::{Fact, Id, Name, Requester, SessionId, Timestamp, Trigger, Tur
 use crate::sources::DecodeError;
 use crate::sources::live::{Answer, Ask, AskError, Said};
 
+/// Bits of a tag that number the questions; the lowest two say what is asked.
+pub(super) const SERIAL: u32 = u32::MAX >> 2;
 /// Tag of the question for the list of sessions.
 const LIST: u32 = 1;
 /// Tag of the question whether a session is asked to stop.
@@ -151,8 +153,10 @@ impl Gobby {
                 return;
             }
             asked += 1;
-            said.asks
-                .push(Ask::get(STOP, format!("{}/sessions/{internal}/stop", self.base())).about(internal));
+            said.asks.push(
+                Ask::get(STOP | self.serial << 2, format!("{}/sessions/{internal}/stop", self.base()))
+                    .about(internal),
+            );
         }
     }
 
@@ -163,9 +167,9 @@ impl Gobby {
         now: Timestamp,
         said: &mut Said,
     ) -> Result<(), DecodeError> {
-        match ask.tag {
+        match ask.tag & 3 {
             LIST => self.hear_list(answer, now, said),
-            STOP => self.hear_stop(ask.about.as_deref().unwrap_or_default(), answer, now, said),
+            STOP => self.hear_stop(ask, answer, now, said),
             _ => Ok(()),
         }
     }
@@ -363,13 +367,18 @@ impl Gobby {
     /// Status 500 is how both versions say that there is a request; they fail at describing it.
     fn hear_stop(
         &mut self,
-        internal: &str,
+        ask: &Ask,
         answer: &Result<Answer, AskError>,
         now: Timestamp,
         said: &mut Said,
     ) -> Result<(), DecodeError> {
+        let internal = ask.about.as_deref().unwrap_or_default();
         let Some(at) = self.state.find_internal(internal) else { return Ok(()) };
         let Ok(answer) = answer else { return Ok(()) };
+        // The stream overtook the answer.
+        if ask.tag >> 2 < self.state.sessions[at].stop_told {
+            return Ok(());
+        }
         let stands = self.state.sessions[at].stop;
         let mut e = self.emit(said, now, now, &format!("stop:{internal}"));
         match answer.status {

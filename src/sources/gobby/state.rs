@@ -86,6 +86,9 @@ pub(super) struct Session {
     pub(super) compacting: bool,
     /// A request to stop stands.
     pub(super) stop: bool,
+    /// Questions from before this one know nothing of it.
+    #[serde(skip)]
+    pub(super) stop_told: u32,
     /// The list said `paused` as of this time.
     pub(super) paused: Option<(Timestamp, Timestamp)>,
     /// Tokens and cost as they were told last.
@@ -293,6 +296,7 @@ impl Session {
             children: Vec::new(),
             compacting: false,
             stop: false,
+            stop_told: 0,
             paused: None,
             usage: [0; 5],
             task: None,

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::poll::SERIAL;
 use super::state::Action;
 use super::state::{Held, Kind, Layer, MAX_HELD, Run, Told};
 use super::wire::{Frame, Raw, text, word};
@@ -183,14 +184,18 @@ impl Gobby {
     }
 
     pub(super) fn stop_wanted(&mut self, e: &mut Emit<'_>, at: usize, requester: Requester) {
-        self.state.sessions[at].stop = true;
+        self.serial = self.serial.wrapping_add(1) & SERIAL;
+        let session = &mut self.state.sessions[at];
+        (session.stop, session.stop_told) = (true, self.serial);
         // A second one while the first stands changes nothing, which the fold knows.
         self.push(e, at, Fact::StopRequested { requester });
         self.poll.want_stops();
     }
 
     pub(super) fn stop_gone(&mut self, e: &mut Emit<'_>, at: usize) {
-        self.state.sessions[at].stop = false;
+        self.serial = self.serial.wrapping_add(1) & SERIAL;
+        let session = &mut self.state.sessions[at];
+        (session.stop, session.stop_told) = (false, self.serial);
         self.push(e, at, Fact::StopCleared);
     }
 
