@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::config::{CONFIG_FILE, KEYS, Key, Kind, SOURCE_KEYS, variable};
+use crate::config::{CONFIG_FILE, KEYS, Key, Kind, source_keys, variable};
 use crate::sources::LIST;
 
 /// A metric family as it is documented.
@@ -83,7 +83,7 @@ pub fn example_config() -> String {
     }
     for source in LIST.iter().filter(|s| s.name != "push") {
         let _ = write!(out, "\n# {}\n[sources.{}]\n", source.about, source.name);
-        for key in SOURCE_KEYS {
+        for key in source_keys(source.name) {
             example_key(&mut out, key);
         }
     }
@@ -108,7 +108,8 @@ pub fn flags() -> String {
 pub fn sources() -> String {
     let mut out = String::from("| source | what it is | reads | maturity |\n|---|---|---|---|\n");
     for s in LIST {
-        let _ = writeln!(out, "| `{}` | {} | {} | {} |", s.name, cell(s.about), cell(s.looks_at), s.maturity);
+        let reads = s.live.map_or_else(|| s.looks_at.to_owned(), |live| live.servers.join(", "));
+        let _ = writeln!(out, "| `{}` | {} | {} | {} |", s.name, cell(s.about), cell(&reads), s.maturity);
     }
     out
 }

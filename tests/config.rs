@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use agent_session_exporter::config::{Config, Inputs, KEYS, Problems, SOURCE_KEYS, Series};
+use agent_session_exporter::config::{Config, Inputs, KEYS, Problems, SOURCE_KEYS, Series, source_keys};
 use agent_session_exporter::session::Thresholds;
 use agent_session_exporter::{docs, sources};
 
@@ -216,14 +216,20 @@ fn the_example_file_says_the_defaults() {
         })
         .collect();
     // Optional keys show an example, which is no default.
-    let optional: Vec<_> = KEYS.iter().filter(|k| k.optional).map(|k| format!("{} =", k.name())).collect();
+    let optional = KEYS.iter().filter(|k| k.optional).map(|k| k.name());
+    let in_sources = SOURCE_KEYS.iter().filter(|k| k.optional && k.path != "enabled").map(|k| k.name());
+    let optional: Vec<_> = optional.chain(in_sources).map(|name| format!("{name} =")).collect();
     let settings: String = uncommented
         .lines()
         .filter(|line| !optional.iter().any(|o| line.starts_with(o)))
         .map(|line| format!("{line}\n"))
         .collect();
     let count = settings.lines().filter(|l| !l.starts_with('#') && l.contains(" = ")).count();
-    let in_sources = SOURCE_KEYS.len() * sources::LIST.iter().filter(|s| s.name != "push").count();
+    let named = sources::LIST.iter().filter(|s| s.name != "push");
+    let in_sources: usize = named
+        .flat_map(|s| source_keys(s.name))
+        .filter(|k| !optional.contains(&format!("{} =", k.name())))
+        .count();
     assert_eq!(count, KEYS.iter().filter(|k| !k.optional).count() + in_sources, "{settings}");
     let with = with_file(&settings, &[], &[]).unwrap_or_else(|e| panic!("{e}\n{settings}"));
     let mut without = Config::load(&inputs(&[], &[])).unwrap();

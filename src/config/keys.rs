@@ -5,6 +5,7 @@ use toml::Value;
 
 use super::value::{self, Expected, Kind};
 use super::{Config, Series, Source};
+use crate::sources::LIST;
 
 /// One key of the configuration.
 pub struct Key<T = Config> {
@@ -289,7 +290,18 @@ pub const KEYS: &[Key] = &[
     ),
 ];
 
-/// The keys of each `[sources.<name>]`.
+/// The keys of this source: those of files or those of servers.
+pub fn source_keys(source: &str) -> impl Iterator<Item = &'static Key<Source>> {
+    let def = LIST.iter().find(|def| def.name == source);
+    let of_servers = def.is_some_and(|def| def.live.is_some());
+    SOURCE_KEYS.iter().filter(move |key| match key.path {
+        "enabled" => true,
+        "roots" => !of_servers,
+        _ => of_servers,
+    })
+}
+
+/// The keys of any `[sources.<name>]`; [`source_keys`] says which of them a source has.
 pub const SOURCE_KEYS: &[Key<Source>] = &[
     Key {
         path: "enabled",
@@ -315,7 +327,7 @@ pub const SOURCE_KEYS: &[Key<Source>] = &[
         default: "[]",
         optional: false,
         help: "Servers of the agent (\"http://127.0.0.1:4096\"). Where none is named, the usual ones of this machine \
-               are looked for. Sources that read files have none.",
+               are looked for.",
         flag: None,
         set: |s, _, v, _| super::places(v).map(|x| s.live.servers = x),
     },

@@ -15,7 +15,7 @@ use toml::Value;
 
 use crate::sources::live::{Configured, Place};
 
-pub use self::keys::{CONFIG_FILE, ENV_PREFIX, KEYS, Key, SOURCE_KEYS, variable};
+pub use self::keys::{CONFIG_FILE, ENV_PREFIX, KEYS, Key, SOURCE_KEYS, source_keys, variable};
 pub use self::problem::{Problem, Problems};
 pub use self::value::Kind;
 
@@ -296,10 +296,10 @@ impl Loader<'_> {
                 self.problem(place, problem::unknown("source", source, names));
             }
             Some((_, "")) => {}
-            Some((source, name)) => match SOURCE_KEYS.iter().find(|k| k.path == name) {
+            Some((source, name)) => match source_keys(source).find(|k| k.path == name) {
                 Some(key) => self.set_source(source, key, value, place),
                 None => {
-                    self.problem(place, problem::unknown("key", name, SOURCE_KEYS.iter().map(|k| k.path)));
+                    self.problem(place, problem::unknown("key", name, source_keys(source).map(|k| k.path)));
                 }
             },
             None => self.problem(place, problem::unknown("key", path, KEYS.iter().map(|k| k.path))),
@@ -319,7 +319,7 @@ impl Loader<'_> {
             known.push(name);
         }
         for source in self.inputs.sources.iter().filter(|s| **s != "push") {
-            for key in SOURCE_KEYS {
+            for key in source_keys(source) {
                 let name = variable(&format!("sources.{source}.{}", key.path));
                 if let Some(given) = self.inputs.env.get(&name) {
                     match key.kind.read(&key.kind.split(given)) {

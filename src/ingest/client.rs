@@ -165,6 +165,7 @@ impl AskError {
     /// What this status means, where it is no success.
     pub(super) fn of_status(status: u16) -> Self {
         match status {
+            200..=299 => Self::Protocol,
             401 | 403 => Self::Login,
             300..=399 => Self::Redirect,
             _ => Self::Status,
@@ -177,8 +178,8 @@ fn is_tls(error: &(dyn std::error::Error + 'static)) -> bool {
     if error.is::<rustls::Error>() {
         return true;
     }
-    let io = error.downcast_ref::<std::io::Error>().and_then(|e| e.get_ref());
-    io.is_some_and(|inner| inner.is::<rustls::Error>())
+    let inner = error.downcast_ref::<std::io::Error>().and_then(|e| e.get_ref());
+    inner.is_some_and(|inner| is_tls(inner))
 }
 
 // === impl Client ===

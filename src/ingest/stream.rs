@@ -225,11 +225,6 @@ impl Splitter {
         Ok(())
     }
 
-    /// The next event.
-    pub fn next(&mut self) -> Option<Heard> {
-        self.ready.pop_front()
-    }
-
     fn keep(&mut self, part: &[u8]) -> Result<(), AskError> {
         if self.skipped > 0 || self.line.len() + part.len() > MAX_RECORD {
             self.skipped += self.line.len() + part.len();

@@ -5,3 +5,4 @@ pub mod disk;
 pub mod follow;
 pub mod owner;
 pub mod peer;
+pub mod traffic;

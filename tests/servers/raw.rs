@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use agent_session_exporter::sources::live::Place;
 
 /// A listener whose connections are each given to a function on a thread of its own.
-pub struct Raw {
+pub(crate) struct Raw {
     address: String,
     done: Arc<AtomicBool>,
-    pub connections: Arc<AtomicU64>,
+    pub(crate) connections: Arc<AtomicU64>,
 }
 
 impl Raw {
-    pub fn start(serve: impl Fn(TcpStream, &str) + Send + Sync + 'static) -> Self {
+    pub(crate) fn start(serve: impl Fn(TcpStream, &str) + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (done, connections) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -37,11 +37,11 @@ impl Raw {
         Self { address, done, connections }
     }
 
-    pub fn place(&self) -> Place {
+    pub(crate) fn place(&self) -> Place {
         Place::parse(&format!("http://{}", self.address)).unwrap()
     }
 
-    pub fn endpoint(&self) -> &str {
+    pub(crate) fn endpoint(&self) -> &str {
         &self.address
     }
 }
@@ -64,7 +64,7 @@ fn head(connection: &mut TcpStream) -> String {
 }
 
 /// A whole answer.
-pub fn answer(connection: &mut TcpStream, status: &str, kind: &str, body: &str) {
+pub(crate) fn answer(connection: &mut TcpStream, status: &str, kind: &str, body: &str) {
     let length = body.len();
     let text = format!(
         "HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
@@ -73,13 +73,13 @@ pub fn answer(connection: &mut TcpStream, status: &str, kind: &str, body: &str) 
 }
 
 /// The head of a stream of events.
-pub fn stream(connection: &mut TcpStream) {
+pub(crate) fn stream(connection: &mut TcpStream) {
     let text = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n";
     let _ = connection.write_all(text.as_bytes());
 }
 
 /// The other half of the handshake of a WebSocket.
-pub fn upgrade(connection: &mut TcpStream, head: &str) {
+pub(crate) fn upgrade(connection: &mut TcpStream, head: &str) {
     let key = head
         .lines()
         .find_map(|l| l.split_once(": ").filter(|(name, _)| name.eq_ignore_ascii_case("sec-websocket-key")))

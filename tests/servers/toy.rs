@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use agent_session_exporter::event::{
-    ActivityClass, Capabilities, Event, Fact, Reducer, SessionId, SessionInfo, SourceId, Timestamp,
+    ActivityClass, Capabilities, Event, Fact, Reducer, SessionId, SessionInfo, Timestamp,
 };
 use agent_session_exporter::sources::live::{
     Answer, Ask, AskError, LiveSource, Opening, Peer, Said, Stream, Token,
@@ -111,7 +111,7 @@ impl Peer for Toy {
     }
 }
 
-pub fn events() -> LiveSource {
+pub(crate) fn events() -> LiveSource {
     LiveSource {
         name: "toy",
         servers: &[],
@@ -125,22 +125,22 @@ pub fn events() -> LiveSource {
     }
 }
 
-pub fn socket() -> LiveSource {
+pub(crate) fn socket() -> LiveSource {
     let stream = Stream::Socket { path: "/ws", port_offset: 0, hello: None };
     LiveSource { stream, ..events() }
 }
 
-pub fn start() -> Timestamp {
+pub(crate) fn start() -> Timestamp {
     Timestamp::from_millis(1_780_000_000_000)
 }
 
 /// A stand for a source, which has to live as long as the program.
-pub fn stand(source: LiveSource) -> Stand {
+pub(crate) fn stand(source: LiveSource) -> Stand {
     Stand::new(Box::leak(Box::new(source)), Capabilities::default(), start())
 }
 
 /// A server of such a source, that lists these sessions.
-pub fn rules(source: &LiveSource, list: &'static str) -> Rules {
+pub(crate) fn rules(source: &LiveSource, list: &'static str) -> Rules {
     let kind = match source.stream {
         Stream::Events { path } => Kind::Events(path),
         Stream::Socket { path, .. } => Kind::Socket(path, &[]),
@@ -150,10 +150,10 @@ pub fn rules(source: &LiveSource, list: &'static str) -> Rules {
         .answer(move |_| Reply::json(200, list))
 }
 
-pub fn server(source: &LiveSource) -> Server {
+pub(crate) fn server(source: &LiveSource) -> Server {
     Server::start(rules(source, "[]"))
 }
 
-pub fn record(session: &str, n: u64) -> String {
+pub(crate) fn record(session: &str, n: u64) -> String {
     format!("{{\"s\": \"{session}\", \"n\": {n}}}")
 }

@@ -68,7 +68,7 @@ struct Endpoint {
     said: Said,
     /// What was last said of it: up, and since when.
     health: Option<(bool, Timestamp)>,
-    /// The loss that was logged, so that each outage is logged once.
+    /// The loss that was logged: an outage is logged once, however often the server seems to be back for a moment.
     logged: Option<AskError>,
     /// Records of this connection that could not be read.
     damaged: u64,
@@ -307,7 +307,8 @@ impl Endpoint {
         let mut held: VecDeque<(Vec<u8>, Timestamp)> = VecDeque::new();
         let mut held_bytes = 0;
         let mut unanswered = 0;
-        let mut last_heard = Instant::now();
+        let began = Instant::now();
+        let mut last_heard = began;
         self.damaged = 0;
         self.peer.connected(self.context.clock.now(), &mut self.said);
         let lost = loop {
@@ -327,13 +328,16 @@ impl Endpoint {
                 asked = Some(ask);
             }
             if !self.peer.catching_up() {
-                while let Some((record, observed)) = held.pop_front() {
+                // What was held may itself raise a question that has to be answered first.
+                while !self.peer.catching_up()
+                    && let Some((record, observed)) = held.pop_front()
+                {
+                    held_bytes -= record.len();
                     self.take(&record, observed);
                     if self.said.events.len() >= MAX_EVENTS {
                         self.flush().await;
                     }
                 }
-                held_bytes = 0;
                 self.up().await;
             }
             self.flush().await;
@@ -361,7 +365,7 @@ impl Endpoint {
                     let mut n = 0;
                     let error = loop {
                         match heard {
-                            Ok(Heard::Record(record)) if self.peer.catching_up() => {
+                            Ok(Heard::Record(record)) if self.peer.catching_up() || !held.is_empty() => {
                                 held_bytes += record.len();
                                 held.push_back((record, self.context.clock.now()));
                             }
@@ -387,7 +391,12 @@ impl Endpoint {
                     }
                 }
                 () = until(dead_at) => break Some(AskError::Silent),
-                _ = tick.tick() => self.peer.tick(self.context.clock.now(), &mut self.said),
+                _ = tick.tick() => {
+                    if began.elapsed() >= GOOD_AFTER && self.logged.take().is_some() {
+                        tracing::info!(source = self.source.name, endpoint = self.endpoint, "server is followed again");
+                    }
+                    self.peer.tick(self.context.clock.now(), &mut self.said);
+                }
             }
         };
         if let Some(asking) = asking {
@@ -474,8 +483,13 @@ impl Endpoint {
         if self.was_up {
             telemetry.source_reconnects.with_label_values(&[source]).inc();
         }
-        tracing::info!(source, endpoint, again = self.was_up, "server is followed");
-        (self.was_up, self.logged) = (true, None);
+        if self.logged.is_none() || !self.was_up {
+            tracing::info!(source, endpoint, again = self.was_up, "server is followed");
+        } else {
+            // Said once it lasts.
+            tracing::debug!(source, endpoint, "server is followed again");
+        }
+        self.was_up = true;
         self.say_health(true).await;
     }
 
