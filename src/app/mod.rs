@@ -332,6 +332,7 @@ impl Core {
             thresholds: config.thresholds::<Thresholds>()?,
             capabilities,
             pushed: push::DEF.capabilities,
+            see_stops: LIST.iter().filter(|d| d.sees_stops).map(|d| SourceId::from(d.name)).collect(),
             expected_scans: names(scanning),
             file_sources: names(
                 &scanning.iter().copied().filter(|def| def.live.is_none()).collect::<Vec<_>>(),

@@ -69,8 +69,8 @@ words! {
     ToolClass { Read = "read", Search = "search", Edit = "edit", Shell = "shell", Task = "task", Wait = "wait", User = "user", Plan = "plan", Mcp = "mcp", Other = "other" }
 }
 words! {
-    /// How a tool call ended.
-    CallOutcome { Ok = "ok", Error = "error", Denied = "denied", Interrupted = "interrupted" }
+    /// How a tool call ended; `Unknown`: it did, and its record cannot tell success from failure.
+    CallOutcome { Ok = "ok", Error = "error", Denied = "denied", Interrupted = "interrupted", Unknown = "unknown" }
 }
 words! {
     /// A fact that may be an advance (design section 4).

@@ -533,7 +533,9 @@ impl Facts {
             out.one(Count::Compaction);
         } else if outcome == StepOutcome::Advanced {
             let fresh = remember(&mut self.memory.done, short((&step.id, request)), MAX_DONE);
-            self.progress(ProgressKind::StepCompleted, Evidence::Structured, 1, fresh, t, out);
+            let task = step.kind == StepKind::Task;
+            let kind = if task { ProgressKind::TaskCompleted } else { ProgressKind::StepCompleted };
+            self.progress(kind, Evidence::Structured, 1, fresh, t, out);
         }
     }
 

@@ -1,6 +1,6 @@
 //! What views see: all sessions at the last commit, unchangeable. Views ask it with their own `now`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::counts::Aggregates;
@@ -29,6 +29,8 @@ pub struct Snapshot {
     pub capabilities: Arc<HashMap<SourceId, Capabilities>>,
     /// What a source that pushes can see.
     pub pushed: Capabilities,
+    /// Built-in sources that can tell of requests to stop.
+    pub see_stops: Arc<HashSet<SourceId>>,
     /// Endpoints and roots.
     pub health: Arc<Vec<SourceHealth>>,
     /// Stretches in which the machine was suspended, oldest first.
@@ -48,8 +50,8 @@ pub struct SourceNow {
     pub capabilities: Capabilities,
     /// Since when the source counts as lost.
     pub lost_since: Option<Timestamp>,
-    /// Whether it pushes: then it can tell everything the schema has words for.
-    pub pushes: bool,
+    /// Whether it would tell of a request to stop; who pushes can tell everything the schema has words for.
+    pub sees_stops: bool,
 }
 
 /// Slots in the order of (source, session), and the tree over them.
@@ -180,7 +182,7 @@ impl Snapshot {
         SourceNow {
             capabilities: self.capabilities.get(source).copied().unwrap_or(self.pushed),
             lost_since: self.lost_since(source, now),
-            pushes: !self.capabilities.contains_key(source),
+            sees_stops: !self.capabilities.contains_key(source) || self.see_stops.contains(source),
         }
     }
 

@@ -4,6 +4,7 @@ mod arguments;
 pub mod claude_code;
 pub mod codex;
 pub mod files;
+pub mod gobby;
 pub mod live;
 mod orchestrator;
 pub mod push;
@@ -38,6 +39,8 @@ pub struct SourceDef {
     pub of_some: Capabilities,
     /// Where it looks below a home folder, for `check` and the documentation.
     pub looks_at: &'static str,
+    /// Whether it can tell of requests to stop.
+    pub sees_stops: bool,
     /// The servers it talks to, where it does.
     pub live: Option<&'static live::LiveSource>,
     /// Starts it; the task ends when `stop` turns true. `None` for a source that is handed its events by the server.
@@ -45,7 +48,7 @@ pub struct SourceDef {
 }
 
 /// Every source there is.
-pub const LIST: &[&SourceDef] = &[&claude_code::DEF, &codex::DEF, &spec::DEF, &push::DEF];
+pub const LIST: &[&SourceDef] = &[&claude_code::DEF, &codex::DEF, &gobby::DEF, &spec::DEF, &push::DEF];
 
 /// What a running source is given.
 #[derive(Clone)]

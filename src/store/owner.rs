@@ -8,7 +8,7 @@
 
 mod tick;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -63,6 +63,8 @@ pub struct Options {
     pub capabilities: HashMap<SourceId, Capabilities>,
     /// What a source that pushes can see.
     pub pushed: Capabilities,
+    /// Built-in sources that can tell of requests to stop.
+    pub see_stops: HashSet<SourceId>,
     /// Sources that will report a first scan; ready only after all did.
     pub expected_scans: Vec<SourceId>,
     /// Sources that read files, of whose sessions a trace is kept when they leave memory.
@@ -101,6 +103,7 @@ struct Owner {
     sessions: Sessions,
     known: Known,
     capabilities: Arc<HashMap<SourceId, Capabilities>>,
+    see_stops: Arc<HashSet<SourceId>>,
     events: EventCounters,
     aggregates: Arc<Aggregates>,
     health: Arc<Vec<SourceHealth>>,
@@ -214,6 +217,7 @@ impl Owner {
         let sums = contents.aggregates.as_deref().map(postcard::from_bytes::<Aggregates>);
         let aggregates = sums.and_then(|read| read.inspect_err(|_| damaged += 1).ok()).unwrap_or_default();
         let capabilities = Arc::new(options.capabilities.clone());
+        let see_stops = Arc::new(options.see_stops.clone());
         telemetry.counting_since.set(contents.created.as_seconds());
         let mut owner = Self {
             options,
@@ -225,6 +229,7 @@ impl Owner {
             sessions: Sessions::default(),
             known: Known::default(),
             capabilities,
+            see_stops,
             events: EventCounters::default(),
             aggregates: Arc::new(aggregates),
             health: Arc::default(),
@@ -593,6 +598,7 @@ impl Owner {
             thresholds: self.options.thresholds,
             capabilities: self.capabilities.clone(),
             pushed: self.options.pushed,
+            see_stops: self.see_stops.clone(),
             health: self.health.clone(),
             suspended: self.suspended.clone(),
             process_start: self.process_start,

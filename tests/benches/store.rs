@@ -155,6 +155,7 @@ fn whole(events: Vec<Event>) {
         capabilities: Default::default(),
         pushed: Default::default(),
         expected_scans: Vec::new(),
+        see_stops: Default::default(),
         file_sources: Vec::new(),
         read_only_agents: Vec::new(),
         folder: Some(folder.path().to_owned()),

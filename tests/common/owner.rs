@@ -39,6 +39,7 @@ pub fn options() -> Options {
         thresholds: Thresholds::default(),
         capabilities: Default::default(),
         pushed: Default::default(),
+        see_stops: Default::default(),
         expected_scans: Vec::new(),
         file_sources: vec![SourceId::from("files")],
         read_only_agents: Vec::new(),

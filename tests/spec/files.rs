@@ -41,6 +41,8 @@ impl Running {
         let context = Context {
             homes: Vec::new(),
             roots,
+            live: Default::default(),
+            machine: String::new(),
             max_age: Duration::from_secs(7 * 86_400),
             reducer: reducer(),
             out,

@@ -213,8 +213,10 @@ impl Call {
             }
             CallOutcome::Denied => failed_as("denied"),
             CallOutcome::Error => failed_as("exit"),
-            CallOutcome::Ok if end.exit_code.is_some_and(|code| code != 0) => failed_as("exit"),
-            CallOutcome::Ok => 0,
+            CallOutcome::Ok | CallOutcome::Unknown if end.exit_code.is_some_and(|code| code != 0) => {
+                failed_as("exit")
+            }
+            CallOutcome::Ok | CallOutcome::Unknown => 0,
         };
     }
 

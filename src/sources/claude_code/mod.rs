@@ -52,6 +52,7 @@ pub const DEF: SourceDef = SourceDef {
     of_some: Capabilities::of(&[Capability::PendingActions, Capability::Liveness]),
     looks_at: ".claude",
     live: None,
+    sees_stops: false,
     start: Some(|context| files::start(FILES, context)),
 };
 

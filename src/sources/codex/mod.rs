@@ -44,6 +44,7 @@ pub const DEF: SourceDef = SourceDef {
     of_some: Capabilities(0),
     looks_at: ".codex",
     live: None,
+    sees_stops: false,
     start: Some(|context| files::start(FILES, context)),
 };
 

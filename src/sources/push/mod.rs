@@ -45,6 +45,7 @@ pub const DEF: SourceDef = SourceDef {
     of_some: Capabilities(0),
     looks_at: "",
     live: None,
+    sees_stops: true,
     start: None,
 };
 

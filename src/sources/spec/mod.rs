@@ -32,6 +32,7 @@ pub const DEF: SourceDef = SourceDef {
     of_some: Capabilities(0),
     looks_at: "",
     live: None,
+    sees_stops: false,
     start: Some(start),
 };
 

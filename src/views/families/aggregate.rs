@@ -152,7 +152,9 @@ fn known() -> impl Iterator<Item = Count> {
 fn siblings(count: &Count) -> Vec<Count> {
     match count {
         Count::ToolCall(tool, _) => {
-            CallOutcome::ALL.iter().map(|o| Count::ToolCall(tool.clone(), *o)).collect()
+            // Where every end says how it went, the word for those that do not say has no place.
+            let told = CallOutcome::ALL.iter().filter(|o| **o != CallOutcome::Unknown);
+            told.map(|o| Count::ToolCall(tool.clone(), *o)).collect()
         }
         Count::Step(kind, _) => StepOutcome::ALL.iter().map(|o| Count::Step(*kind, *o)).collect(),
         Count::UserAction(kind, _) => Resolution::ALL.iter().map(|r| Count::UserAction(*kind, *r)).collect(),

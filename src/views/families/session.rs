@@ -63,7 +63,7 @@ impl<'a> SessionView<'a> {
                 last_progress: rollup.last_progress().filter(|_| capabilities.has(Capability::Progress)),
                 model: model.of(snapshot, facts.info.model.as_ref()),
                 provider: provider.of(snapshot, facts.info.provider.as_ref()),
-                sees_stops: source_now.pushes,
+                sees_stops: source_now.sees_stops,
                 rollup,
             })
         })

@@ -54,6 +54,7 @@ pub fn start_reading(max_sessions: usize, home: Option<&Path>, names: &[&str]) -
         capabilities: reading.iter().map(|def| (SourceId::from(def.name), def.capabilities)).collect(),
         pushed: Capabilities::of(Capability::ALL).without(Capability::Liveness),
         expected_scans: ids(),
+        see_stops: Default::default(),
         file_sources: ids(),
         read_only_agents: Vec::new(),
         folder: Some(folder.path().to_owned()),
