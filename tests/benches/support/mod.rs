@@ -53,6 +53,7 @@ pub fn start_reading(max_sessions: usize, home: Option<&Path>, names: &[&str]) -
         thresholds: Thresholds::default(),
         capabilities: reading.iter().map(|def| (SourceId::from(def.name), def.capabilities)).collect(),
         pushed: Capabilities::of(Capability::ALL).without(Capability::Liveness),
+        see_stops: Default::default(),
         expected_scans: ids(),
         see_stops: Default::default(),
         file_sources: ids(),
