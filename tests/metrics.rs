@@ -408,6 +408,22 @@ fn one_id_in_two_sources_is_two_sessions() {
 }
 
 #[test]
+fn a_session_that_its_agents_own_source_sees_too_is_counted_there() {
+    let mut world = World::default();
+    for (source, session) in [("codex", "same"), ("gobby", "same"), ("gobby", "other")] {
+        world.story(source, session, Some("p")).then(0.0, work());
+    }
+    let retell = [(SourceId::from("gobby"), vec![SourceId::from("claude_code"), SourceId::from("codex")])];
+    let snapshot = Snapshot { retell: Arc::new(retell.into()), ..world.snapshot() };
+    let families = scrape(&snapshot, at(1.0), Options::default());
+    let counted =
+        |source| value(&families, "agent_sessions", &[("source", source), ("state", "running")]);
+    assert_eq!((counted("codex"), counted("gobby")), (Some(1.0), Some(1.0)));
+    let row = [("source", "gobby"), ("session", "same"), ("state", "running")];
+    assert_eq!(value(&families, "agent_session_state", &row), Some(1.0), "its row stays");
+}
+
+#[test]
 fn a_session_that_changes_its_project_stays_one() {
     let mut world = World::default();
     world.story("codex", "s", Some("old")).then(0.0, started());

@@ -332,6 +332,10 @@ impl Core {
             thresholds: config.thresholds::<Thresholds>()?,
             capabilities,
             pushed: push::DEF.capabilities,
+            retell: LIST
+                .iter()
+                .map(|d| (SourceId::from(d.name), d.retells.iter().map(|s| SourceId::from(*s)).collect()))
+                .collect(),
             see_stops: LIST.iter().filter(|d| d.sees_stops).map(|d| SourceId::from(d.name)).collect(),
             expected_scans: names(scanning),
             file_sources: names(

@@ -31,6 +31,8 @@ pub struct Snapshot {
     pub pushed: Capabilities,
     /// Built-in sources that can tell of requests to stop.
     pub see_stops: Arc<HashSet<SourceId>>,
+    /// Sources that tell of sessions by the ids under which these others see them themselves.
+    pub retell: Arc<HashMap<SourceId, Vec<SourceId>>>,
     /// Endpoints and roots.
     pub health: Arc<Vec<SourceHealth>>,
     /// Stretches in which the machine was suspended, oldest first.
@@ -134,6 +136,12 @@ impl Snapshot {
     /// Whether nobody (known) started this session.
     pub fn is_root(&self, slot: usize) -> bool {
         self.tree.root.get(slot).is_none_or(|root| *root == slot)
+    }
+
+    /// Whether the agent's own source sees this session, too: then only its row is counted among the sessions.
+    pub fn is_retold(&self, facts: &Facts) -> bool {
+        let others = self.retell.get(&facts.source).into_iter().flatten();
+        others.into_iter().any(|other| self.find(other, &facts.session).is_some())
     }
 
     /// The facts of a slot.

@@ -41,6 +41,8 @@ pub struct SourceDef {
     pub looks_at: &'static str,
     /// Whether it can tell of requests to stop.
     pub sees_stops: bool,
+    /// Sources that see sessions themselves which this one tells of by the same id.
+    pub retells: &'static [&'static str],
     /// The servers it talks to, where it does.
     pub live: Option<&'static live::LiveSource>,
     /// Starts it; the task ends when `stop` turns true. `None` for a source that is handed its events by the server.

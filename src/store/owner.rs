@@ -65,6 +65,8 @@ pub struct Options {
     pub pushed: Capabilities,
     /// Built-in sources that can tell of requests to stop.
     pub see_stops: HashSet<SourceId>,
+    /// Sources that tell of sessions by the ids under which these others see them themselves.
+    pub retell: HashMap<SourceId, Vec<SourceId>>,
     /// Sources that will report a first scan; ready only after all did.
     pub expected_scans: Vec<SourceId>,
     /// Sources that read files, of whose sessions a trace is kept when they leave memory.
@@ -104,6 +106,7 @@ struct Owner {
     known: Known,
     capabilities: Arc<HashMap<SourceId, Capabilities>>,
     see_stops: Arc<HashSet<SourceId>>,
+    retell: Arc<HashMap<SourceId, Vec<SourceId>>>,
     events: EventCounters,
     aggregates: Arc<Aggregates>,
     health: Arc<Vec<SourceHealth>>,
@@ -218,6 +221,7 @@ impl Owner {
         let aggregates = sums.and_then(|read| read.inspect_err(|_| damaged += 1).ok()).unwrap_or_default();
         let capabilities = Arc::new(options.capabilities.clone());
         let see_stops = Arc::new(options.see_stops.clone());
+        let retell = Arc::new(options.retell.clone());
         telemetry.counting_since.set(contents.created.as_seconds());
         let mut owner = Self {
             options,
@@ -230,6 +234,7 @@ impl Owner {
             known: Known::default(),
             capabilities,
             see_stops,
+            retell,
             events: EventCounters::default(),
             aggregates: Arc::new(aggregates),
             health: Arc::default(),
@@ -599,6 +604,7 @@ impl Owner {
             capabilities: self.capabilities.clone(),
             pushed: self.options.pushed,
             see_stops: self.see_stops.clone(),
+            retell: self.retell.clone(),
             health: self.health.clone(),
             suspended: self.suspended.clone(),
             process_start: self.process_start,

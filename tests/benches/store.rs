@@ -154,7 +154,7 @@ fn whole(events: Vec<Event>) {
         thresholds: Thresholds::default(),
         capabilities: Default::default(),
         pushed: Default::default(),
-        see_stops: Default::default(),
+        retell: Default::default(),
         expected_scans: Vec::new(),
         see_stops: Default::default(),
         file_sources: Vec::new(),

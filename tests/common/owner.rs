@@ -40,6 +40,7 @@ pub fn options() -> Options {
         capabilities: Default::default(),
         pushed: Default::default(),
         see_stops: Default::default(),
+        retell: Default::default(),
         expected_scans: Vec::new(),
         file_sources: vec![SourceId::from("files")],
         read_only_agents: Vec::new(),

@@ -53,6 +53,7 @@ pub const DEF: SourceDef = SourceDef {
     looks_at: ".claude",
     live: None,
     sees_stops: false,
+    retells: &[],
     start: Some(|context| files::start(FILES, context)),
 };
 

@@ -45,6 +45,7 @@ pub const DEF: SourceDef = SourceDef {
     looks_at: ".codex",
     live: None,
     sees_stops: false,
+    retells: &[],
     start: Some(|context| files::start(FILES, context)),
 };
 

@@ -48,6 +48,7 @@ pub const DEF: SourceDef = SourceDef {
     looks_at: "",
     live: Some(&LIVE),
     sees_stops: true,
+    retells: &["claude_code", "codex"],
     start: Some(|context| live::start(&LIVE, context)),
 };
 

@@ -46,6 +46,7 @@ pub const DEF: SourceDef = SourceDef {
     looks_at: "",
     live: None,
     sees_stops: true,
+    retells: &[],
     start: None,
 };
 

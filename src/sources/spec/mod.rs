@@ -33,6 +33,7 @@ pub const DEF: SourceDef = SourceDef {
     looks_at: "",
     live: None,
     sees_stops: false,
+    retells: &[],
     start: Some(start),
 };
 

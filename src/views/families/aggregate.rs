@@ -54,9 +54,11 @@ impl<'a> Totals<'a> {
             let facts = root.facts();
             let source = facts.source.as_str();
             let state = root.derived.state as usize;
-            projects.entry((source, facts.project.as_ref())).or_default()[state] += 1;
+            // The row keeps its own series; among the sessions only one of the two is counted.
+            let n = u64::from(!snapshot.is_retold(facts));
+            projects.entry((source, facts.project.as_ref())).or_default()[state] += n;
             if !root.model.is_empty() {
-                models.entry((source, root.model, root.provider)).or_default()[state] += 1;
+                models.entry((source, root.model, root.provider)).or_default()[state] += n;
             }
         }
         totals.models.extend(models);
@@ -181,7 +183,7 @@ pub static FAMILIES: &[Family] = &[
         "agent_sessions",
         Gauge,
         &["source", "project", "state"],
-        "Root sessions by their state at the time of the scrape, until their series would expire.",
+        "Root sessions by their state at the time of the scrape, until their series would expire; one that two sources see is counted under the agent's own.",
         |t, out| {
             for ((source, project), numbers) in &t.sessions {
                 for (state, n) in State::ALL.iter().zip(numbers) {
