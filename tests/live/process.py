@@ -13,10 +13,19 @@ import threading
 # Everything that was started and not yet ended, so that a signal leaves nothing behind.
 ALIVE = set()
 
+# Set when all has to end, so that threads start nothing more.
+ENDING = threading.Event()
+
 
 def end_all():
+    ENDING.set()
     for each in list(ALIVE):
         each.close()
+
+
+def refuse_when_ending():
+    if ENDING.is_set():
+        raise RuntimeError("everything is being ended")
 
 
 def end_leftovers(home):
@@ -35,6 +44,7 @@ class Running:
 
     def __init__(self, argv, log, env, cwd):
         self.log = log
+        refuse_when_ending()
         with open(log, "ab") as out:
             self.child = subprocess.Popen(
                 argv, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
@@ -78,6 +88,7 @@ class Terminal(Running):
 
     def __init__(self, argv, log, env, cwd):
         self.log = log
+        refuse_when_ending()
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
         self.child = subprocess.Popen(

@@ -7,7 +7,7 @@ import socket
 import socketserver
 import threading
 
-from process import end_leftovers
+from process import end_leftovers, refuse_when_ending
 
 FILES = {
     "calc.py": "def add(a, b):\n    return a - b\n",
@@ -43,6 +43,7 @@ class Tripwire:
 
 class World:
     def __init__(self, folder):
+        refuse_when_ending()
         self.folder = pathlib.Path(folder)
         self.home = self.folder / "home"
         self.project = self.folder / "project"

@@ -2,6 +2,9 @@
 
 from exporter import until
 
+# A command that takes longer than any scenario. Claude Code refuses a plain `sleep`.
+LONG = "python3 -c 'import time; time.sleep(300)'"
+
 
 class Agent:
     #: The exporter's name of it.

@@ -6,7 +6,7 @@ from models.messages import Messages
 from models.server import call
 from process import Running, Terminal
 
-from .agent import Agent
+from .agent import LONG, Agent
 
 # The last 20 characters stand in the file of settings as approved, else the program asks whether to use the key.
 KEY = "no-key-is-needed-for-a-scripted-model"
@@ -57,6 +57,9 @@ class ClaudeCode(Agent):
 
     def test(self, redirect=""):
         return call("Bash", command=f"python3 -m unittest{redirect}", description="Runs the tests")
+
+    def long(self):
+        return call("Bash", command=LONG, description="Waits")
 
     def escalate(self):
         """Editing is what it asks for."""

@@ -4,7 +4,7 @@ from models.responses import Responses
 from models.server import call
 from process import Running, Terminal
 
-from .agent import Agent
+from .agent import LONG, Agent
 
 CONFIG = """\
 model = "gpt-5.5"
@@ -93,6 +93,9 @@ class Codex(Agent):
 
     def test(self, redirect=""):
         return call("exec_command", cmd=f"python3 -m unittest{redirect}")
+
+    def long(self):
+        return call("exec_command", cmd=LONG, yield_time_ms=30000)
 
     def escalate(self):
         reason = "It needs to run outside of the sandbox."

@@ -8,7 +8,7 @@ from models.chat import Chat
 from models.server import call
 from process import Running
 
-from .agent import Agent
+from .agent import LONG, Agent
 from .proxy import Proxy
 
 
@@ -117,6 +117,9 @@ class Opencode(Agent):
 
     def test(self, redirect=""):
         return call("bash", command=f"python3 -m unittest{redirect}", description="Runs the tests")
+
+    def long(self):
+        return call("bash", command=LONG, description="Waits")
 
     def escalate(self):
         """Editing is what its configuration makes it ask for."""
