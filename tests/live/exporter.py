@@ -87,8 +87,25 @@ class Exporter:
                 raise Failed(f"not within {seconds} s{gone}:\n" + "\n".join(lines) + f"\n{self.explain()}")
             time.sleep(0.1)
 
+    def leaks(self, words):
+        """Where content shows up, which must stay in: words of the prompt, of commands, of paths."""
+        session = urllib.parse.quote((self.status() or {}).get("sessionId", ""), safe="")
+        paths = ["/", "/metrics", "/api/v1/sessions"]
+        paths += [f"/api/v1/sessions/{self.source}/{session}/{each}" for each in ("status", "explain")]
+        places = {path: (self.fetch(path) or "").encode() for path in paths}
+        kept = [each for each in (self.world.folder / "state").rglob("*") if each.is_file()]
+        places |= {f"state/{each.name}": each.read_bytes() for each in kept}
+        places["the log"] = self.process.tail(1_000_000).encode()
+        return [f"{word!r} in {place}" for place, text in places.items() for word in words if word.encode() in text]
+
     def close(self):
         self.process.close()
+
+
+def names(expectations):
+    """The families that expectations are about."""
+    lefts = [EXPECTATION.match(text)[1] for text in expectations]
+    return {left.partition("{")[0] for left in lefts if not left.startswith("status.")}
 
 
 def judge(text, source, samples, status):
@@ -107,9 +124,12 @@ def compare(value, op, wanted):
 
 
 def field(path, status):
+    """A field of the answer; one that the answer never has would be `none` for the wrong reason."""
     value = status
     for part in path.split(".")[1:]:
-        value = value.get(part) if isinstance(value, dict) else None
+        if isinstance(value, dict) and part not in value:
+            raise Failed(f"the status answer has no field {path}: {sorted(value)}")
+        value = value and value[part]
     return value
 
 

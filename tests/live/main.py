@@ -2,7 +2,6 @@
 
 import argparse
 import concurrent.futures
-import json
 import os
 import pathlib
 import re
@@ -16,7 +15,7 @@ import time
 import traceback
 
 from agents import AGENTS, binaries
-from exporter import Exporter, Failed
+from exporter import Exporter, Failed, names
 from passive import prove
 from process import end_all
 from scenarios import ALL
@@ -26,6 +25,9 @@ PRINT = threading.Lock()
 
 # Seconds after which the whole is given up; it takes a tenth of it.
 LIMIT = 900
+
+# Words of prompts, commands, questions and names of files that the scenarios use.
+CONTENT = ("calc.py", "unittest", "Fix add", "time.sleep", "Which one", "sandbox.", "Add was fixed")
 
 
 class Bench:
@@ -48,16 +50,30 @@ class Bench:
         return "\n".join(tables)
 
 
+def documentation(exporter, what):
+    return subprocess.run([exporter, "docs", what], capture_output=True, text=True, check=True).stdout
+
+
 def sources(exporter):
-    printed = subprocess.run([exporter, "docs", "config"], capture_output=True, text=True, check=True).stdout
-    return re.findall(r"^#?\[sources\.(\w+)\]", printed, re.MULTILINE)
+    return re.findall(r"^#?\[sources\.(\w+)\]", documentation(exporter, "config"), re.MULTILINE)
+
+
+def check_names(bench):
+    """Every family that is expected, also one that is expected to be absent, has to exist."""
+    known = set(re.findall(r"^\| `(\w+)`", documentation(bench.exporter, "metrics"), re.MULTILINE))
+    lists = [each for scenario in ALL for phase in scenario.phases for each in (phase.expect, *phase.also.values())]
+    unknown = set().union(*(names(each) for each in lists)) - known
+    if unknown:
+        raise Failed(f"no such families: {sorted(unknown)}")
 
 
 def check_agent(name, bench):
     """The agent's version; whatever hinders it from running ends the test."""
     if name not in bench.sources:
         raise Failed(f"this exporter has no source {name}: it knows {', '.join(bench.sources)}")
-    told = subprocess.run([bench.binaries[name], "--version"], capture_output=True, text=True, timeout=60)
+    # Without the user's home: an agent that only tells its version may already write there.
+    env = {"PATH": os.environ["PATH"], "HOME": str(bench.folder / "nobody")}
+    told = subprocess.run([bench.binaries[name], "--version"], capture_output=True, text=True, timeout=60, env=env)
     if told.returncode != 0:
         raise Failed(f"{bench.binaries[name]} does not run: {told.stderr}")
     return told.stdout.strip()
@@ -77,6 +93,8 @@ def run_scenario(name, scenario, bench):
             if phase.do:
                 getattr(agent, phase.do)()
             exporter.await_all(phase.expect + phase.also.get(name, []), phase.within, agent)
+        if found := exporter.leaks(CONTENT):
+            raise Failed(f"content left the exporter: {found}")
         if agent.is_server and agent.proxy.offences():
             raise Failed(f"the exporter asked for more than it may: {agent.proxy.offences()}")
         if agent.strayed():
@@ -89,7 +107,7 @@ def run_scenario(name, scenario, bench):
             parts.append(f"--- the model answered {len(model.bodies)} requests; others: {model.others}")
         if exporter:
             parts.append(f"--- the exporter's log\n{exporter.process.tail()}")
-            parts.append(f"--- status\n{json.dumps(exporter.status())}")
+            parts.append(f"--- what it lists\n{exporter.fetch('/api/v1/sessions')}")
         raise Failed("\n".join(parts)) from error
     finally:
         for each in (agent, exporter, model, world):
@@ -133,7 +151,7 @@ def main():
     parser.add_argument("--scenario", action="append", help="only this scenario, or `passive` (repeatable)")
     parser.add_argument("--keep", action="store_true", help="keep the folders of all scenarios")
     options = parser.parse_args()
-    names = options.agent or list(AGENTS)
+    agents = options.agent or list(AGENTS)
     folder = pathlib.Path(tempfile.mkdtemp(prefix="live-"))
 
     def leave(code):
@@ -152,11 +170,16 @@ def main():
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, interrupted)
     signal.alarm(LIMIT)
-    bench = Bench(options.exporter.resolve(), options.tools.resolve(), folder)
-    with concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
-        failed = sum(pool.map(lambda name: run_agent(name, options.scenario, bench), names))
-    print(f"real agents: {failed} failed" if failed else "real agents: all passed")
-    leave(1 if failed else 0)
+    try:
+        bench = Bench(options.exporter.resolve(), options.tools.resolve(), folder)
+        check_names(bench)
+        with concurrent.futures.ThreadPoolExecutor(len(agents)) as pool:
+            failed = sum(pool.map(lambda name: run_agent(name, options.scenario, bench), agents))
+        print(f"real agents: {failed} failed" if failed else "real agents: all passed")
+        leave(1 if failed else 0)
+    except Exception:
+        traceback.print_exc()
+        leave(1)
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ RULES = [
     ("took", r"(?<= succeeded in )\d+ms", "the same as Codex prints it"),
     ("process", r'(?<="process_id":")\d+|(?<="processId":")\d+', "Codex's random number of a running command"),
     ("library", r"(?<=\.)[0-9a-f]{16}-[0-9a-f]{8}(?=\.so)", "a library that opencode's runtime unpacks under a random name"),
+    ("ordinal", r'(?<=ordinal":)\d+', "Codex's numbers of lines, of which two may change places"),
     # Keys of JSON (and columns) whose numbers are lengths of time, or places in files that shift with such numbers.
     (
         "measured",
@@ -45,8 +46,11 @@ RULES = [
     ),
 ]
 
-# Claude Code writes bookkeeping lines between the others when a timer says so: compared whatever their order.
-UNORDERED = re.compile(r"\.claude/projects/.*\.jsonl$")
+# Codex writes what it was told about usage beside what was done, and either line may come first.
+UNORDERED = re.compile(r"\.codex/sessions/.*\.jsonl$")
+
+# Claude Code writes bookkeeping lines between the others when a timer says so: neither their place nor their number counts.
+REPEATED = re.compile(r"\.claude/projects/.*\.jsonl$")
 
 # opencode collects lines of its log and loses the last ones when it is told to end: only its being there is compared.
 LOSSY = re.compile(r"opencode/log/opencode\.log$")
@@ -104,6 +108,8 @@ def snapshot(world):
                 text = database(path) if is_database else normal(head.decode(errors="backslashreplace"))
                 if UNORDERED.search(name):
                     text = "\n".join(sorted(text.splitlines()))
+                if REPEATED.search(name):
+                    text = "\n".join(sorted(set(text.splitlines())))
                 found[name] = "a log" if LOSSY.search(name) else text
     return found
 

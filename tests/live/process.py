@@ -4,11 +4,15 @@ import fcntl
 import os
 import pathlib
 import pty
+import re
 import signal
 import struct
 import subprocess
 import termios
 import threading
+
+# What a program sends to a terminal beside text.
+ESCAPES = re.compile(r"(?:\x1b\[[0-9;?<=>]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b.)+")
 
 # Everything that was started and not yet ended, so that a signal leaves nothing behind.
 ALIVE = set()
@@ -121,6 +125,6 @@ class Terminal(Running):
     def type(self, text):
         os.write(self.master, text.encode())
 
-    def drawn(self):
-        with open(self.log, "rb") as file:
-            return file.read().decode(errors="replace")
+    def tail(self, size=3000):
+        """What was drawn last, without the commands that place and colour it."""
+        return ESCAPES.sub(" ", super().tail(4 * size))[-size:]

@@ -1,7 +1,5 @@
 """What the agents have in common: one process that a scenario drives."""
 
-from exporter import until
-
 # A command that takes longer than any scenario. Claude Code refuses a plain `sleep`.
 LONG = "python3 -c 'import time; time.sleep(300)'"
 
@@ -42,17 +40,13 @@ class Agent:
     def ended(self):
         return self.process is not None and self.process.ended()
 
-    def await_requests(self, count, seconds=40):
-        """Until the model was asked so often: the agent has got that far."""
-        until(seconds, self.process, lambda: len(self.model.bodies) >= count, f"{count} requests to the model")
-
-    def finish(self, seconds=40):
+    def finish(self, seconds=120):
         """Waits for the end of the task. The exit code is what a caller of the agent sees of it."""
         return self.process.wait(seconds)
 
     def stop(self):
         """Ends what goes on after a task's end, as its user would; answers the exit code."""
-        return self.process.wait(20)
+        return self.process.wait(60)
 
     def strayed(self):
         """Connections that it wanted to make although its configuration rules them out."""

@@ -59,7 +59,7 @@ class Opencode(Agent):
         argv = [self.binary, "serve", "--hostname", "127.0.0.1", "--port", str(self.port)]
         self.process = Running(argv, self.log, self.environment(), self.world.project)
         # A request that comes while the server starts may never be answered, so its own word is waited for.
-        until(60, self.process, lambda: "server listening on" in self.process.tail(), "the server listens")
+        until(120, self.process, lambda: "server listening on" in self.process.tail(), "the server listens")
         self.session = self.ask_for("POST", "/session", {})["id"]
         self.ask_for("POST", f"/session/{self.session}/prompt_async", {"parts": [{"type": "text", "text": prompt}]})
 
@@ -82,7 +82,7 @@ class Opencode(Agent):
         last = messages[-1]["info"] if messages else {}
         return bool(last.get("time", {}).get("completed")) and self.ask_for("GET", "/session/status") == {}
 
-    def finish(self, seconds=40):
+    def finish(self, seconds=120):
         """The task's end is the session's idleness; the server goes on until it is told to end."""
         until(seconds, self.process, lambda: self.model.spent() and self.idle(), "the session is idle")
         return self.session_end()
@@ -102,7 +102,7 @@ class Opencode(Agent):
             asked[:] = self.ask_for("GET", "/permission") or []
             return asked
 
-        until(20, self.process, pending, "the server lists the permission")
+        until(60, self.process, pending, "the server lists the permission")
         self.ask_for("POST", f"/permission/{asked[0]['id']}/reply", {"reply": "once"})
 
     def close(self):
