@@ -87,6 +87,11 @@ class Exporter:
                 raise Failed(f"not within {seconds} s{gone}:\n" + "\n".join(lines) + f"\n{self.explain()}")
             time.sleep(0.1)
 
+    def await_source(self, agent):
+        """Until a server's source is connected: what happens before is caught up with, but late."""
+        if agent.is_server:
+            self.await_all(["agent_session_exporter_source_up == 1"], 60, agent)
+
     def leaks(self, words):
         """Where content shows up, which must stay in: words of the prompt, of commands, of paths."""
         session = urllib.parse.quote((self.status() or {}).get("sessionId", ""), safe="")

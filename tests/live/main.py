@@ -87,7 +87,9 @@ def run_scenario(name, scenario, bench):
         model = kind.model_kind([])
         agent = kind(world, bench.binaries[name], model)
         model.script = scenario.script(agent)
+        agent.launch(scenario.interactive)
         exporter = Exporter(bench.exporter, world, name, bench.config(agent, scenario.thresholds))
+        exporter.await_source(agent)
         agent.start(scenario.prompt, scenario.interactive)
         for phase in scenario.phases:
             if phase.do:

@@ -134,6 +134,7 @@ class Reader:
 
     def __init__(self, bench, world, agent):
         self.exporter = Exporter(bench.exporter, world, agent.source, bench.config(agent, ""))
+        self.exporter.await_source(agent)
         self.stopped = threading.Event()
         self.thread = threading.Thread(target=self.scrape)
         self.thread.start()
@@ -161,6 +162,7 @@ def run(name, bench, with_exporter, ports):
         agent = AGENTS[name](world, bench.binaries[name], model, ports[1])
         # Without its output: a test runner tells how long it took.
         model.script = [agent.read(), agent.edit(), agent.test(" 2>/dev/null"), say("Add was fixed, the test passes.")]
+        agent.launch()
         if with_exporter:
             reader = Reader(bench, world, agent)
         agent.start(TASK.prompt)

@@ -37,6 +37,9 @@ class Agent:
         """Keys of its table in the exporter's configuration."""
         return ""
 
+    def launch(self, interactive=False):
+        """Starts what has to run before anything can be asked of it: nothing, unless it is a server."""
+
     def ended(self):
         return self.process is not None and self.process.ended()
 

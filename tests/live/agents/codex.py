@@ -10,6 +10,7 @@ CONFIG = """\
 model = "gpt-5.5"
 model_provider = "scripted"
 check_for_update_on_startup = false
+suppress_unstable_features_warning = true
 approval_policy = "on-request"
 sandbox_mode = "danger-full-access"
 

@@ -52,14 +52,16 @@ class Opencode(Agent):
     def exporter_config(self):
         return f'servers = ["http://127.0.0.1:{self.proxy.port}"]\n'
 
-    def start(self, prompt, interactive=False):
+    def launch(self, interactive=False):
         if interactive:
             config = json.loads(self.config_file.read_text())
             self.config_file.write_text(json.dumps(config | {"permission": {"edit": "ask"}}))
         argv = [self.binary, "serve", "--hostname", "127.0.0.1", "--port", str(self.port)]
         self.process = Running(argv, self.log, self.environment(), self.world.project)
-        # A request that comes while the server starts may never be answered, so its own word is waited for.
+        # A connection that it accepts in the second before is never answered, so its own word is waited for.
         until(120, self.process, lambda: "server listening on" in self.process.tail(), "the server listens")
+
+    def start(self, prompt, interactive=False):
         self.session = self.ask_for("POST", "/session", {})["id"]
         self.ask_for("POST", f"/session/{self.session}/prompt_async", {"parts": [{"type": "text", "text": prompt}]})
 
