@@ -26,6 +26,8 @@ PRINT = threading.Lock()
 # Seconds after which the whole is given up; it takes a tenth of it.
 LIMIT = 900
 
+ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+
 # Words of prompts, commands, questions and names of files that the scenarios use.
 CONTENT = ("calc.py", "unittest", "Fix add", "time.sleep", "Which one", "sandbox.", "Add was fixed")
 
@@ -166,10 +168,13 @@ def main():
         os._exit(code)  # Threads that still wait for an agent have nothing left to wait for.
 
     def interrupted(number, _):
+        # A second signal would come in the middle of ending things, and wait for locks that the first one holds.
+        for each in ENDINGS:
+            signal.signal(each, signal.SIG_IGN)
         print(f"real agents: ended by {signal.Signals(number).name}", file=sys.stderr)
         leave(128 + number)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
+    for number in ENDINGS:
         signal.signal(number, interrupted)
     signal.alarm(LIMIT)
     try:
