@@ -1,0 +1,1 @@
+"""Scripted model servers on loopback: one module for each protocol that an agent speaks."""
