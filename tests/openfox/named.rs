@@ -16,7 +16,7 @@ fn hanging(recording: &Recording, until: Timestamp) -> Play<'_> {
     play
 }
 
-fn states(play: &Play<'_>) -> Vec<&str> {
+fn states<'a>(play: &'a Play<'_>) -> Vec<&'a str> {
     play.states.iter().map(|(_, _, state)| state.as_str()).collect()
 }
 
@@ -69,12 +69,12 @@ fn a_model_that_hangs_is_silent_though_the_server_says_that_it_runs() {
         assert_eq!(play.state(), "running/working", "{name}");
         let quiet = play.only().last_activity.unwrap();
         assert!(quiet < time(silent_from), "{name}");
-        play.move_to(quiet.plus(599_000));
+        play.leap_to(quiet.plus(599_000));
         assert_eq!(play.state(), "running/working", "{name}");
         play.move_to(quiet.plus(601_000));
         assert_eq!(play.state(), "stalled/silent", "{name}");
         // The list says that it runs, so that this may last for days; a poll is no activity.
-        play.move_to(quiet.plus(7 * 3_600_000));
+        play.leap_to(quiet.plus(7 * 3_600_000));
         assert_eq!(play.state(), "stalled/silent", "{name}");
         assert_eq!(play.only().last_activity, Some(quiet), "{name}");
         assert_eq!(play.disagreements, 0, "{name}");
@@ -98,7 +98,7 @@ fn what_ends_without_a_result_is_unknown_and_what_is_blocked_is_blocked() {
         let statuses = play.asked.iter().filter(|path| path.ends_with("/status")).count();
         assert_eq!(statuses, asked, "{name}: asked once, where nothing tells the end");
         let mut later = play;
-        later.move_to(recording.end().plus(24 * 3_600_000));
+        later.leap_to(recording.end().plus(24 * 3_600_000));
         assert_eq!(later.state(), state, "{name}: and stays so");
     }
 }

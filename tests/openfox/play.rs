@@ -46,6 +46,8 @@ pub(crate) struct Play<'a> {
     /// States in the order they were seen: session, since, state and reason.
     pub(crate) states: Vec<(SessionId, Timestamp, String)>,
     pub(crate) kept: Option<Vec<u8>>,
+    /// States on the way are of no interest.
+    blind: bool,
 }
 
 impl<'a> Play<'a> {
@@ -65,7 +67,13 @@ impl<'a> Play<'a> {
             disagreements: 0,
             states: Vec::new(),
             kept: None,
+            blind: false,
         }
+    }
+
+    /// The same without states on the way, which are costly.
+    pub(crate) fn blind(recording: &'a Recording) -> Self {
+        Self { blind: true, ..Self::new(recording) }
     }
 
     /// The whole recording, and half a minute after it.
@@ -136,6 +144,15 @@ impl<'a> Play<'a> {
         self.note_states();
     }
 
+    /// A long time passes, with a tick each minute.
+    pub(crate) fn leap_to(&mut self, to: Timestamp) {
+        while self.now < to {
+            let next = to.min(self.now.plus(60_000));
+            self.next_tick = next;
+            self.move_to(next);
+        }
+    }
+
     /// The exporter is started anew: only the checkpoint and the store remain.
     pub(crate) fn restart(&mut self) {
         self.peer = OpenFox::new(&opening(), self.kept.as_deref());
@@ -185,6 +202,9 @@ impl<'a> Play<'a> {
     }
 
     fn note_states(&mut self) {
+        if self.blind {
+            return;
+        }
         for (id, derived) in self.derived(&Thresholds::default()) {
             let words = words(&derived);
             let last = self.states.iter().rev().find(|(session, ..)| *session == id);

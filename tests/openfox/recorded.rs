@@ -1,7 +1,7 @@
 //! What was recorded: frames with the time a client got them, and the server as it was at any moment, as far as its
 //! frames and answers tell. A test holds the second against every answer that was recorded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use agent_session_exporter::event::Timestamp;
@@ -21,6 +21,10 @@ pub(crate) struct Recording {
     pub(crate) lines: Vec<(Timestamp, What)>,
     /// The frames among them, read.
     parsed: Vec<Value>,
+    /// The server after each of them.
+    after: Vec<BTreeMap<String, Served>>,
+    /// Ids of calls that a recorded list shows as waiting for a confirmation.
+    shown: BTreeSet<String>,
     /// Answers, in order: when, path, status, body.
     pub(crate) answers: Vec<(Timestamp, String, u16, Value)>,
 }
@@ -94,8 +98,13 @@ impl Recording {
             What::Frame(frame) => serde_json::from_str(frame).unwrap(),
             _ => Value::Null,
         });
-        let parsed = parsed.collect();
-        Self { name: name.to_owned(), lines, parsed, answers: answers.collect() }
+        let parsed: Vec<Value> = parsed.collect();
+        let answers: Vec<_> = answers.collect();
+        let lists = answers.iter().filter_map(|(_, _, _, body)| body["pendingConfirmationsBySession"].as_object());
+        let calls = lists.flat_map(|list| list.values().flat_map(|calls| calls.as_array().unwrap()));
+        let shown = calls.map(|call| call["callId"].as_str().unwrap().to_owned()).collect();
+        let after = after(&lines, &parsed);
+        Self { name: name.to_owned(), lines, parsed, after, shown, answers }
     }
 
     pub(crate) fn end(&self) -> Timestamp {
@@ -149,33 +158,38 @@ impl Recording {
 
     /// Open calls that wait for a confirmation, as a recorded list shows them.
     fn confirmed(&self, served: &Served) -> Vec<(String, String)> {
-        let shown = |id: &str| {
-            self.answers.iter().any(|(_, _, _, body)| {
-                let lists = body["pendingConfirmationsBySession"].as_object();
-                lists.is_some_and(|l| l.values().flat_map(|v| v.as_array().unwrap()).any(|c| c["callId"] == id))
-            })
-        };
+        let shown = |id: &str| self.shown.contains(id);
         served.calls.iter().filter(|(id, _)| shown(id)).map(|(id, tool)| (id.clone(), tool.clone())).collect()
     }
 
     /// The sessions by a moment, from all frames up to it, whoever got them.
     fn served(&self, at: Timestamp) -> BTreeMap<String, Served> {
-        let mut all: BTreeMap<String, Served> = BTreeMap::new();
-        for ((now, what), parsed) in self.lines.iter().zip(&self.parsed).take_while(|((now, _), _)| *now <= at) {
-            if *what == What::Closed {
-                // Only a server that was killed closed a connection in these recordings.
-                for served in all.values_mut() {
-                    (served.running, served.asked) = (false, None);
-                    served.calls.clear();
-                }
+        match self.lines.partition_point(|(time, _)| *time <= at) {
+            0 => BTreeMap::new(),
+            n => self.after[n - 1].clone(),
+        }
+    }
+}
+
+/// The sessions after each line.
+fn after(lines: &[(Timestamp, What)], parsed: &[Value]) -> Vec<BTreeMap<String, Served>> {
+    let mut all: BTreeMap<String, Served> = BTreeMap::new();
+    let step = |((now, what), parsed): (&(Timestamp, What), &Value)| {
+        if *what == What::Closed {
+            // Only a server that was killed closed a connection in these recordings.
+            for served in all.values_mut() {
+                (served.running, served.asked) = (false, None);
+                served.calls.clear();
             }
-            let Some(id) = parsed["sessionId"].as_str().or(parsed["payload"]["sessionId"].as_str()) else { continue };
+        }
+        if let Some(id) = parsed["sessionId"].as_str().or(parsed["payload"]["sessionId"].as_str()) {
             // Whatever still comes of a session that was deleted is no session.
             let new = || Served { exists: true, updated: Some(*now), ..Served::default() };
             all.entry(id.to_owned()).or_insert_with(new).take(parsed, *now);
         }
-        all
-    }
+        all.clone()
+    };
+    lines.iter().zip(parsed).map(step).collect()
 }
 
 // === impl Served ===

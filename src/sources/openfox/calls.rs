@@ -1,6 +1,7 @@
 //! Calls, and what they ask a person.
 
 use super::Out;
+use super::frames::Changed;
 use super::known::{Known, OpenCall, Pending};
 use super::wire::{Call, Outcome, flag, read, text, word};
 use crate::event::{
@@ -17,6 +18,14 @@ fn class_of(tool: &str) -> ToolClass {
     }
 }
 
+/// What an edit or a command was has to be known when its result comes, also after a restart.
+const fn weight(class: ToolClass) -> Changed {
+    match class {
+        ToolClass::Edit | ToolClass::Shell | ToolClass::User => Changed::Structure,
+        _ => Changed::Calls,
+    }
+}
+
 // === impl Known ===
 
 impl Known {
@@ -27,10 +36,10 @@ impl Known {
         Some((out.shared.id(&full), out.shared.hash(&id)))
     }
 
-    pub(super) fn call_begins(&mut self, call: &Call<'_>, out: &mut Out<'_>) {
+    pub(super) fn call_begins(&mut self, call: &Call<'_>, out: &mut Out<'_>) -> Changed {
         self.works(out);
         self.doubt_rest(out);
-        let Some((id, short)) = Self::call_id(call, out) else { return };
+        let Some((id, short)) = Self::call_id(call, out) else { return Changed::Nothing };
         let tool = word(call.tool);
         let class = class_of(&tool);
         let shared = &mut *out.shared;
@@ -61,6 +70,7 @@ impl Known {
             nested: false,
         };
         out.push(self, out.now, Fact::ToolStarted(start));
+        weight(class)
     }
 
     /// A call prints, so that it waits for nobody.
@@ -73,9 +83,9 @@ impl Known {
         }
     }
 
-    pub(super) fn call_ends(&mut self, call: &Call<'_>, out: &mut Out<'_>) {
+    pub(super) fn call_ends(&mut self, call: &Call<'_>, out: &mut Out<'_>) -> Changed {
         self.works(out);
-        let Some((id, short)) = Self::call_id(call, out) else { return };
+        let Some((id, short)) = Self::call_id(call, out) else { return Changed::Nothing };
         let open = self.end_call(&id, short);
         let result = &call.result;
         let success = flag(result.success);
@@ -112,6 +122,7 @@ impl Known {
         };
         self.close_vague(out);
         out.push(self, out.now, Fact::ToolEnded(end));
+        weight(class)
     }
 
     /// The agent asks its user, until the result of the same call.

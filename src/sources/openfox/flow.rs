@@ -25,7 +25,7 @@ impl Known {
         }
         let running = self.runs();
         if let Some(run) = self.run.as_mut().filter(|_| running) {
-            run.workflow = true;
+            (run.workflow, run.cut) = (true, false);
         }
         let flow = self.flow.as_mut().expect("it was set above");
         let waited = flow.status == FlowStatus::Waiting;

@@ -58,8 +58,12 @@ impl OpenFox {
             let new = !known.told;
             known.introduce(out);
             known.heard = known.heard.max(observed);
-            let missing = seq.zip(known.seq).map(|(now, before)| now.saturating_sub(before + 1));
+            // A server that begins to count anew says nothing about what lies between.
+            let missing = seq.zip(known.seq).and_then(|(now, before)| now.checked_sub(before.checked_add(1)?));
             known.seq = seq.or(known.seq);
+            if let Some(run) = known.run.as_mut().filter(|run| missing == Some(0) && run.fell.is_none()) {
+                run.cut = false;
+            }
             if unknown {
                 out.push(known, observed, Fact::Unknown);
                 return (false, false, new);
@@ -81,6 +85,7 @@ impl OpenFox {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Changed {
     Nothing,
+    /// What may wait for the next tick.
     Calls,
     Structure,
 }
@@ -152,12 +157,9 @@ impl Known {
                 let message: Message<'_> = object(payload);
                 return self.message(&message.message, out);
             }
-            "chat.tool_call" => self.call_begins(&object(payload), out),
-            "chat.tool_output" => {
-                self.call_says(&object(payload), out);
-                return Changed::Nothing;
-            }
-            "chat.tool_result" => self.call_ends(&object(payload), out),
+            "chat.tool_call" => return self.call_begins(&object(payload), out),
+            "chat.tool_output" => self.call_says(&object(payload), out),
+            "chat.tool_result" => return self.call_ends(&object(payload), out),
             "chat.ask_user" => {
                 self.question(&object(payload), out);
                 return Changed::Structure;
@@ -194,19 +196,13 @@ impl Known {
                 self.task_completed(out);
                 return Changed::Structure;
             }
-            "context.state" => {
-                self.gauge(&object(payload), out);
-                return Changed::Nothing;
-            }
+            "context.state" => self.gauge(&object(payload), out),
             // The title is content; the rest only reaches clients that load a session.
             "session.name_generated" | "session.created" | "session.state" | "tasks.update"
-            | "queue.state" => return Changed::Nothing,
-            _ => {
-                self.works(out);
-                return Changed::Nothing;
-            }
+            | "queue.state" => {}
+            _ => self.works(out),
         }
-        Changed::Calls
+        Changed::Nothing
     }
 
     /// A sign of work. What comes after the end of a run is a late word about it.
@@ -237,7 +233,9 @@ impl Known {
             run.server_time = run.server_time.max(moment(body.timestamp));
             run.spoke = true;
             if assistant && !inner {
+                // A new turn of the model: what it said before has ended nothing.
                 run.done = None;
+                run.cut &= run.workflow;
             }
         }
         let person = role == "user" && !generated && !inner;

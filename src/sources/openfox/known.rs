@@ -101,8 +101,10 @@ pub(super) struct Run {
     pub(super) criteria_changed: bool,
     /// Newest time of the server's own clock in its frames.
     pub(super) server_time: Option<Timestamp>,
-    /// What it was asked about its end.
+    /// The server was asked how it ended.
     pub(super) asked: bool,
+    /// The connection broke in it: what its frames would have told may be lost.
+    pub(super) cut: bool,
 }
 
 /// `reason` of `chat.done`, as far as it ends anything.
@@ -305,6 +307,7 @@ impl Run {
             criteria_changed: false,
             server_time: None,
             asked: false,
+            cut: false,
         }
     }
 }

@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use self::answers::Polls;
 use self::known::Known;
+use self::runs::Verdict;
 use self::wire::{Frame, from_line};
 use super::arguments::Memory;
 use super::live::{self, Answer, Ask, AskError, LiveSource, Opening, Peer, Said, Stream, Token};
@@ -204,8 +205,10 @@ impl OpenFox {
 impl Peer for OpenFox {
     fn connected(&mut self, now: Timestamp, said: &mut Said) {
         for known in self.sessions.values_mut() {
-            (known.seq, known.doubt, known.asked, known.told) = (None, None, false, false);
-            known.unlisted = false;
+            (known.doubt, known.asked, known.told, known.unlisted) = (None, false, false, false);
+            if let Some(run) = &mut known.run {
+                run.cut = true;
+            }
             for call in &mut known.calls {
                 call.stale = true;
             }
@@ -216,9 +219,14 @@ impl Peer for OpenFox {
     fn lost(&mut self, now: Timestamp, said: &mut Said) {
         self.polls.stop();
         self.with_each(now, said, |known, out| {
-            // What comes after the end of a run does not come any more.
-            known.settle(out);
             known.begin_if_beginning(out);
+            // What comes after the end of a run does not come any more.
+            if let Some(run) = known.run.as_mut().filter(|run| run.fell.is_some()) {
+                run.cut = true;
+                if known.verdict() != Verdict::Unknown {
+                    known.settle(out);
+                }
+            }
             known.tell_activity(out);
             if std::mem::take(&mut known.alive) {
                 out.push(known, now, Fact::Writer(Writer::Unknown));

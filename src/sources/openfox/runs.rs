@@ -148,9 +148,9 @@ impl Known {
                 FlowStatus::Completed => Verdict::WorkflowCompleted,
                 FlowStatus::Cancelled => Verdict::WorkflowCancelled,
                 FlowStatus::Blocked => Verdict::Blocked,
-                FlowStatus::Running if outside => Verdict::Cancelled,
+                FlowStatus::Running if run.stopped || (outside && !run.cut) => Verdict::Cancelled,
                 // Its last iteration was spent without a word. With frames lost that is not known.
-                FlowStatus::Running if run.missing.is_some_and(|n| n <= 1) => Verdict::Blocked,
+                FlowStatus::Running if run.missing.is_some_and(|n| n <= 1) && !run.cut => Verdict::Blocked,
                 FlowStatus::Running => Verdict::Unknown,
             };
         }
@@ -160,9 +160,9 @@ impl Known {
             (Some(Done::Truncated), _) => Verdict::Truncated,
             (Some(Done::Error), _) | (None, Some(false)) => Verdict::Failed,
             // The end came out of the blue, with nothing before it that would have ended the run.
-            (None, None) if next_to && run.spoke => Verdict::Cancelled,
+            (None, None) if next_to && run.spoke && !run.cut => Verdict::Cancelled,
             // The agent went on after its error, and ended in order.
-            (None, Some(true)) if !next_to => Verdict::Completed,
+            (None, Some(true)) if !next_to && !run.cut => Verdict::Completed,
             _ => Verdict::Unknown,
         }
     }
