@@ -538,7 +538,8 @@ impl Facts {
             let fresh = remember(&mut self.memory.done, short((&step.id, request)), MAX_DONE);
             // The step that this advance led to was entered in the same moment: it is the first since the landing.
             let key = short(&step.id);
-            let led_to = |(entered, time): &&(u64, Option<Timestamp>)| t.is_some() && *time == t && *entered != key;
+            let led_to =
+                |(entered, time): &&(u64, Option<Timestamp>)| t.is_some() && *time == t && *entered != key;
             let next: Vec<_> = self.step_entries.iter().filter(led_to).copied().collect();
             self.progress(ProgressKind::StepCompleted, Evidence::Structured, 1, fresh, t, out);
             for entry in next {

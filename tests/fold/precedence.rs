@@ -333,7 +333,12 @@ fn a_run_that_ended_with_its_workflow_blocked_is_blocked_until_something_starts(
             101,
             (State::Cancelled, R::ByUser, 3, 100),
         ),
-        ("so is its removal", over().say(100, Fact::SessionDeleted), 101, (State::Cancelled, R::Deleted, 3, 100)),
+        (
+            "so is its removal",
+            over().say(100, Fact::SessionDeleted),
+            101,
+            (State::Cancelled, R::Deleted, 3, 100),
+        ),
     ]);
     // A turn that ended otherwise says so itself.
     for (outcome, state) in

@@ -146,9 +146,12 @@ fn a_gap_leaves_what_is_true_or_nothing() {
 #[test]
 fn a_question_outlives_a_break_and_is_closed_by_one_in_which_it_was_answered() {
     let recording = Recording::of("ask_user");
-    let asked = recording.lines.iter().position(|(_, w)| matches!(w, What::Frame(f) if f.contains("chat.ask_user")));
-    let answered =
-        recording.lines.iter().position(|(_, w)| matches!(w, What::Frame(f) if f.contains("chat.tool_result")));
+    let asked =
+        recording.lines.iter().position(|(_, w)| matches!(w, What::Frame(f) if f.contains("chat.ask_user")));
+    let answered = recording
+        .lines
+        .iter()
+        .position(|(_, w)| matches!(w, What::Frame(f) if f.contains("chat.tool_result")));
     let (asked, answered) = (asked.unwrap(), answered.unwrap());
     // The question itself was lost: that one waits is known all the same, and since when it was seen.
     let mut play = Play::new(&recording);
@@ -199,7 +202,8 @@ fn a_frame_that_the_server_dropped_is_noticed_by_the_list_and_counted() {
     // Without a break: the server drops frames of a slow client in silence.
     let recording = Recording::of("plan");
     let mut play = Play::new(&recording);
-    let fall = |what: &What| matches!(what, What::Frame(f) if f.contains("session.running") && f.contains("false"));
+    let fall =
+        |what: &What| matches!(what, What::Frame(f) if f.contains("session.running") && f.contains("false"));
     for (at, what) in recording.lines.iter().filter(|(_, what)| !fall(what)) {
         play.move_to(*at);
         play.line(what);
@@ -212,7 +216,8 @@ fn a_frame_that_the_server_dropped_is_noticed_by_the_list_and_counted() {
     // And one that began without a word.
     let recording = Recording::of("model_hang");
     let mut play = Play::new(&recording);
-    let rise = |what: &What| matches!(what, What::Frame(f) if f.contains("session.running") && f.contains("true"));
+    let rise =
+        |what: &What| matches!(what, What::Frame(f) if f.contains("session.running") && f.contains("true"));
     for (at, what) in recording.lines[..8].iter().filter(|(_, what)| !rise(what)) {
         play.move_to(*at);
         play.line(what);

@@ -13,6 +13,7 @@ fn hanging(recording: &Recording, until: Timestamp) -> Play<'_> {
         play.move_to(*at);
         play.line(what);
     }
+    play.move_to(until);
     play
 }
 
@@ -49,7 +50,8 @@ fn an_edit_that_fails_again_and_again_raises_the_streak() {
     assert_eq!(play.only().last_progress, None);
     // With a threshold that eight failures pass, the session is stalled while it runs.
     let limits = Thresholds { loop_calls: 8, repeating_errors: 8, ..Thresholds::default() };
-    let last = recording.lines.iter().rev().find(|(_, w)| matches!(w, What::Frame(f) if f.contains("\"complete\"")));
+    let last =
+        recording.lines.iter().rev().find(|(_, w)| matches!(w, What::Frame(f) if f.contains("\"complete\"")));
     let running = hanging(&recording, last.unwrap().0);
     assert_eq!(words(&running.derived(&limits)[0].1), "stalled/repeating_error");
 }

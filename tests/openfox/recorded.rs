@@ -100,7 +100,8 @@ impl Recording {
         });
         let parsed: Vec<Value> = parsed.collect();
         let answers: Vec<_> = answers.collect();
-        let lists = answers.iter().filter_map(|(_, _, _, body)| body["pendingConfirmationsBySession"].as_object());
+        let lists =
+            answers.iter().filter_map(|(_, _, _, body)| body["pendingConfirmationsBySession"].as_object());
         let calls = lists.flat_map(|list| list.values().flat_map(|calls| calls.as_array().unwrap()));
         let shown = calls.map(|call| call["callId"].as_str().unwrap().to_owned()).collect();
         let after = after(&lines, &parsed);
@@ -240,7 +241,11 @@ fn the_server_is_modelled_as_it_answered() {
                 let status = recording.status(id, *at);
                 match &status {
                     // Before its first frame there is no session in the model.
-                    None => assert!(*code == 404 || recording.first(id) > Some(*at), "{name} {}", iso(*at)),
+                    None => assert!(
+                        *code == 404 || recording.first(id).is_none_or(|first| first > *at),
+                        "{name} {}",
+                        iso(*at)
+                    ),
                     Some(status) => {
                         for field in ["state", "waitingForUser"] {
                             assert_eq!(status[field], body[field], "{name} {field} {}", iso(*at));
@@ -253,8 +258,11 @@ fn the_server_is_modelled_as_it_answered() {
                 compared += 1;
             } else if path.starts_with("/api/sessions?limit") && *code == 200 {
                 let list = recording.list(*at);
-                assert_eq!(list["pendingConfirmationsBySession"].as_object().unwrap().keys().collect::<Vec<_>>(),
-                    body["pendingConfirmationsBySession"].as_object().unwrap().keys().collect::<Vec<_>>(), "{name}");
+                assert_eq!(
+                    list["pendingConfirmationsBySession"].as_object().unwrap().keys().collect::<Vec<_>>(),
+                    body["pendingConfirmationsBySession"].as_object().unwrap().keys().collect::<Vec<_>>(),
+                    "{name}"
+                );
                 for row in body["sessions"].as_array().unwrap() {
                     let own = list["sessions"].as_array().unwrap().iter().find(|own| own["id"] == row["id"]);
                     if let Some(own) = own {

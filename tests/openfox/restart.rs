@@ -10,7 +10,8 @@ fn restarted(recording: &Recording, place: usize) -> Play<'_> {
     for (n, (at, what)) in recording.lines.iter().enumerate() {
         if n == place {
             play.restart();
-            if recording.lines[..n].iter().rev().find(|(_, w)| !matches!(w, What::Frame(_))).unwrap().1 == What::Opened
+            if recording.lines[..n].iter().rev().find(|(_, w)| !matches!(w, What::Frame(_))).unwrap().1
+                == What::Opened
             {
                 play.connect();
             }
@@ -41,7 +42,11 @@ fn nothing_is_lost_and_nothing_interrupted_by_a_restart_of_ours() {
             };
             if states(&play) != states(&whole) {
                 // What belongs to the end of a run came while nobody listened.
-                assert!(states(&play).iter().any(|s| s == "unknown/ended_without_result"), "{place}: {:?}", states(&play));
+                assert!(
+                    states(&play).iter().any(|s| s == "unknown/ended_without_result"),
+                    "{place}: {:?}",
+                    states(&play)
+                );
                 continue;
             }
             let (found, wanted) = (essence(&play), essence(&whole));

@@ -11,8 +11,16 @@ use super::recorded::{Recording, index, iso, names};
 
 /// Final state per session where it is not the one of `index.json`, with the reason.
 const DIFFERENT: &[(&str, &str, &str)] = &[
-    ("plan", "completed/turn_complete", "to be allowed to type the next prompt is no pending action; plan.ready is told"),
-    ("restart", "failed/interrupted", "a restarted server that does not know the turn any more is failed/interrupted"),
+    (
+        "plan",
+        "completed/turn_complete",
+        "to be allowed to type the next prompt is no pending action; plan.ready is told",
+    ),
+    (
+        "restart",
+        "failed/interrupted",
+        "a restarted server that does not know the turn any more is failed/interrupted",
+    ),
 ];
 
 /// How `index.json` names what we call otherwise.
@@ -53,12 +61,22 @@ fn facts_of(text: &mut String, facts: &Facts) {
         writeln!(text, "  progress {}: {} high, {} low", p.kind.as_str(), p.high, p.low).unwrap();
     }
     if let Some(c) = facts.criteria {
-        writeln!(text, "  criteria {} passed, {} pending, {} failed", c.done, c.pending + c.in_progress, c.failed)
-            .unwrap();
+        writeln!(
+            text,
+            "  criteria {} passed, {} pending, {} failed",
+            c.done,
+            c.pending + c.in_progress,
+            c.failed
+        )
+        .unwrap();
     }
     let usage = &facts.usage;
     match usage.seen {
-        true => writeln!(text, "  tokens {} in, {} out; context {:?}", usage.input, usage.output, facts.context_used),
+        true => writeln!(
+            text,
+            "  tokens {} in, {} out; context {:?}",
+            usage.input, usage.output, facts.context_used
+        ),
         false => writeln!(text, "  tokens not reported"),
     }
     .unwrap();
@@ -67,7 +85,9 @@ fn facts_of(text: &mut String, facts: &Facts) {
 /// What happened, in words; what moves in the order of milliseconds only, but no hash.
 fn event(fact: &Fact) -> Option<String> {
     Some(match fact {
-        Fact::Activity { class: ActivityClass::Work, .. } | Fact::SessionUpdated(_) | Fact::Usage(_) => return None,
+        Fact::Activity { class: ActivityClass::Work, .. } | Fact::SessionUpdated(_) | Fact::Usage(_) => {
+            return None;
+        }
         Fact::ToolStarted(start) => format!("tool.started {}", start.tool.as_str()),
         Fact::ToolEnded(end) => format!(
             "tool.ended {} exit {:?} diff {:?} read {:?}",
@@ -92,7 +112,11 @@ fn event(fact: &Fact) -> Option<String> {
         Fact::ActionResolved { resolution, .. } => format!("user.action_resolved {}", resolution.as_str()),
         Fact::TurnStarted { trigger } => format!("turn.started by {}", trigger.as_str()),
         Fact::TurnEnded { outcome, result_known, .. } => {
-            format!("turn.ended {}{}", outcome.as_str(), if *result_known { "" } else { ", result not known" })
+            format!(
+                "turn.ended {}{}",
+                outcome.as_str(),
+                if *result_known { "" } else { ", result not known" }
+            )
         }
         Fact::SessionEnded { outcome, .. } => format!("session.ended {}", outcome.as_str()),
         Fact::Blocked { reason, .. } => format!("session.blocked {}", reason.as_str()),
@@ -105,7 +129,10 @@ fn event(fact: &Fact) -> Option<String> {
             items.failed
         ),
         Fact::CriteriaUpdated(t) => {
-            format!("criteria.updated {} pending, {} under way, {} passed, {} failed", t.pending, t.in_progress, t.done, t.failed)
+            format!(
+                "criteria.updated {} pending, {} under way, {} passed, {} failed",
+                t.pending, t.in_progress, t.done, t.failed
+            )
         }
         Fact::Writer(writer) => format!("writer {}", writer.as_str()),
         other => other.type_name().to_owned(),
@@ -124,7 +151,10 @@ fn golden(name: &str, play: &Play<'_>) -> String {
         }
         writeln!(text, "  events").unwrap();
         for e in play.events.iter().filter(|e| e.session == id) {
-            if let Some(words) = event(&e.fact) {
+            if let Some(mut words) = event(&e.fact) {
+                if let (Fact::TurnStarted { .. }, Some(request)) = (&e.fact, &e.request) {
+                    words = format!("{words}: {}", request.as_str());
+                }
                 writeln!(text, "    {} {words}", &iso(e.time.unwrap())[11..23]).unwrap();
             }
         }
@@ -174,7 +204,8 @@ fn the_recorded_meaning_is_met() {
             let found = derived.iter().find(|(session, _)| session.as_str() == id).unwrap();
             let text = |field: &str| wanted[field].as_str().unwrap();
             let final_state = format!("{}/{}", text("finalState"), text("finalReason"));
-            let own = NAMES.iter().find(|(theirs, _)| *theirs == final_state).map_or(final_state.as_str(), |n| n.1);
+            let own =
+                NAMES.iter().find(|(theirs, _)| *theirs == final_state).map_or(final_state.as_str(), |n| n.1);
             let ours = super::play::words(&found.1);
             let different = DIFFERENT.iter().find(|(scenario, state, _)| *scenario == name && *state == ours);
             assert!(own == ours || different.is_some(), "{name} {id}: {ours}, not {own}");
@@ -182,15 +213,17 @@ fn the_recorded_meaning_is_met() {
             let facts = play.facts(id);
             let count = |field: &str| usize::try_from(wanted[field].as_u64().unwrap()).unwrap();
             assert_eq!(facts.calls.failed, count("failedToolResults") as u64, "{name} failed calls");
-            let entries = play.events.iter().filter(|e| e.session.as_str() == id).filter_map(|e| match &e.fact {
-                Fact::StepStarted(step) => step.entry,
-                _ => None,
-            });
+            let entries =
+                play.events.iter().filter(|e| e.session.as_str() == id).filter_map(|e| match &e.fact {
+                    Fact::StepStarted(step) => step.entry,
+                    _ => None,
+                });
             assert_eq!(entries.max().unwrap_or_default() as usize, count("maxStepAttempt"), "{name} entries");
-            let keys = play.events.iter().filter(|e| e.session.as_str() == id).filter_map(|e| match &e.fact {
-                Fact::ToolStarted(start) => start.key,
-                _ => None,
-            });
+            let keys =
+                play.events.iter().filter(|e| e.session.as_str() == id).filter_map(|e| match &e.fact {
+                    Fact::ToolStarted(start) => start.key,
+                    _ => None,
+                });
             let mut keys: Vec<u64> = keys.collect();
             keys.sort_unstable();
             let most = keys.chunk_by(|a, b| a == b).map(<[u64]>::len).max().unwrap_or_default();
@@ -248,7 +281,9 @@ fn steps(name: &str, id: &str, play: &Play<'_>, wanted: &serde_json::Value) {
         // What a poll found, ours found when it asked itself; what follows from a fall settles a moment later.
         let near = |(time, k, s): &(_, &str, String)| {
             let apart = at.since(*time);
-            *k == kind && *s == subject && apart.abs() <= if kind == "user.action_required" { 16_000 } else { 10 }
+            *k == kind
+                && *s == subject
+                && apart.abs() <= if kind == "user.action_required" { 16_000 } else { 10 }
         };
         let found = ours.iter().position(near);
         if name == "confirm_path" && found.is_none() {

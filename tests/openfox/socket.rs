@@ -18,7 +18,8 @@ fn rules(recording: &Arc<Recording>, hand: &Arc<AtomicI64>) -> Rules {
     let allowed = |asked: &Asked| {
         let path = asked.plain();
         let status = path.strip_prefix("/api/sessions/").and_then(|p| p.strip_suffix("/status"));
-        let known = path == "/api/sessions" || path == "/api/config" || status.is_some_and(|id| !id.contains('/'));
+        let known =
+            path == "/api/sessions" || path == "/api/config" || status.is_some_and(|id| !id.contains('/'));
         asked.method == "GET" && asked.body.is_empty() && known
     };
     Rules::new(Kind::Socket("/ws", &[])).allow(allowed).answer(move |asked| {
@@ -32,7 +33,15 @@ fn rules(recording: &Arc<Recording>, hand: &Arc<AtomicI64>) -> Rules {
 fn essence(f: &Facts) -> String {
     format!(
         "{:?} {:?} {:?} {:?} {} {} {:?} {:?} {:?}",
-        f.turns, f.calls, f.progress, f.criteria, f.usage.input, f.usage.output, f.info.mode, f.info.phase, f.project
+        f.turns,
+        f.calls,
+        f.progress,
+        f.criteria,
+        f.usage.input,
+        f.usage.output,
+        f.info.mode,
+        f.info.phase,
+        f.project
     )
 }
 
@@ -104,8 +113,14 @@ fn every_scenario_through_the_real_protocol() {
         for session in play.sessions.values() {
             let wanted = session.facts();
             let found = super::common::owner::facts(&snapshot, "openfox", wanted.session.as_str()).unwrap();
-            assert_eq!(essence(&found), essence(wanted), "{name}");
+            assert_eq!(found.deleted_at, wanted.deleted_at, "{name}");
             assert!(found.info.endpoint.is_some());
+            if wanted.deleted_at.is_some() {
+                // It may have gone before the list said where it belongs.
+                assert_eq!(found.turns, wanted.turns, "{name}");
+                continue;
+            }
+            assert_eq!(essence(&found), essence(wanted), "{name}");
         }
         assert!(snapshot.health.iter().all(|health| health.up), "{name}");
     }

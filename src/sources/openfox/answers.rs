@@ -162,7 +162,9 @@ impl OpenFox {
 
     fn config(&mut self, body: &[u8], now: Timestamp, said: &mut Said) -> Result<(), DecodeError> {
         let config: Config<'_> = from_line(body)?;
-        let Some(version) = text(config.version).map(|version| self.shared.name(&version)) else { return Ok(()) };
+        let Some(version) = text(config.version).map(|version| self.shared.name(&version)) else {
+            return Ok(());
+        };
         if self.shared.version.replace(version.clone()) != Some(version) {
             self.with_each(now, said, |known, out| {
                 if std::mem::take(&mut known.told) {

@@ -17,7 +17,8 @@ const MAX_EXECUTION: usize = 128;
 impl Known {
     pub(super) fn execution_changed(&mut self, execution: &Execution<'_>, out: &mut Out<'_>) {
         let (id, word) = (word(execution.execution), word(execution.status));
-        let Some(now) = FlowStatus::parse(&word).filter(|_| !id.is_empty() && id.len() <= MAX_EXECUTION) else {
+        let Some(now) = FlowStatus::parse(&word).filter(|_| !id.is_empty() && id.len() <= MAX_EXECUTION)
+        else {
             return;
         };
         if self.flow.as_ref().is_none_or(|flow| flow.id != id) {
@@ -52,7 +53,8 @@ impl Known {
             FlowStatus::Cancelled | FlowStatus::Blocked | FlowStatus::Running => {}
         }
         // It ended while nothing ran: it waited, or had been stopped.
-        if self.run.is_none() && matches!(now, FlowStatus::Completed | FlowStatus::Cancelled | FlowStatus::Blocked)
+        if self.run.is_none()
+            && matches!(now, FlowStatus::Completed | FlowStatus::Cancelled | FlowStatus::Blocked)
         {
             self.ended_at_rest(now, out);
         }

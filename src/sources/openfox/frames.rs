@@ -59,9 +59,12 @@ impl OpenFox {
             known.introduce(out);
             known.heard = known.heard.max(observed);
             // A server that begins to count anew says nothing about what lies between.
-            let missing = seq.zip(known.seq).and_then(|(now, before)| now.checked_sub(before.checked_add(1)?));
+            let missing =
+                seq.zip(known.seq).and_then(|(now, before)| now.checked_sub(before.checked_add(1)?));
             known.seq = seq.or(known.seq);
-            if let Some(run) = known.run.as_mut().filter(|run| missing == Some(0) && run.fell.is_none()) {
+            let resumed = std::mem::take(&mut known.resumed) && missing == Some(0);
+            if let Some(run) = known.run.as_mut().filter(|run| resumed && run.fell.is_none()) {
+                // Nothing was lost.
                 run.cut = false;
             }
             if unknown {
@@ -197,18 +200,30 @@ impl Known {
                 return Changed::Structure;
             }
             "context.state" => self.gauge(&object(payload), out),
+            // Follows every message; it begins nothing.
+            "chat.message_updated" => self.goes_on(out),
             // The title is content; the rest only reaches clients that load a session.
-            "session.name_generated" | "session.created" | "session.state" | "tasks.update"
+            "session.name_generated"
+            | "session.created"
+            | "session.state"
+            | "tasks.update"
             | "queue.state" => {}
             _ => self.works(out),
         }
         Changed::Nothing
     }
 
-    /// A sign of work. What comes after the end of a run is a late word about it.
+    /// A sign of work that shows what kind of run it is.
     pub(super) fn works(&mut self, out: &mut Out<'_>) {
         if self.runs() {
             self.begin_if_beginning(out);
+            self.goes_on(out);
+        }
+    }
+
+    /// A sign of work. What comes after the end of a run is a late word about it.
+    fn goes_on(&mut self, out: &Out<'_>) {
+        if self.runs() {
             self.active = self.active.max(Some(out.now));
         }
     }
@@ -225,9 +240,7 @@ impl Known {
         let kind = word(body.kind);
         let (generated, inner) = (flag(body.generated), body.sub_agent.is_some());
         let assistant = role == "assistant";
-        if let Some(flow) = &mut self.flow {
-            flow.worked = true;
-        }
+        let new_work = self.flow.as_mut().is_some_and(|flow| !std::mem::replace(&mut flow.worked, true));
         let running = self.runs();
         if let Some(run) = self.run.as_mut().filter(|_| running) {
             run.server_time = run.server_time.max(moment(body.timestamp));
@@ -257,10 +270,16 @@ impl Known {
         }
         if flag(body.compaction) && running {
             let id = out.shared.id(&format!("compaction:{}", word(body.id)));
-            let step = Step { id, kind: StepKind::Compaction, name: None, index: None, total: None, entry: None };
+            let step =
+                Step { id, kind: StepKind::Compaction, name: None, index: None, total: None, entry: None };
             out.push(self, out.now, Fact::StepCompleted { step, outcome: StepOutcome::Advanced });
         }
-        if assistant || person { Changed::Calls } else { Changed::Nothing }
+        match new_work {
+            // Whether the step pointer counts when it speaks next.
+            true => Changed::Structure,
+            false if assistant || person => Changed::Calls,
+            false => Changed::Nothing,
+        }
     }
 
     /// The model's turn is over, or that of a sub-agent.

@@ -72,6 +72,9 @@ pub(super) struct Known {
     /// Its status was asked and is not answered yet.
     #[serde(skip)]
     pub(super) asked: bool,
+    /// No frame of it came on this connection yet.
+    #[serde(skip)]
+    pub(super) resumed: bool,
     /// It was missing in a list, and its status was asked for that.
     #[serde(skip)]
     pub(super) unlisted: bool,
@@ -215,6 +218,7 @@ impl Known {
             context: None,
             doubt: None,
             asked: false,
+            resumed: false,
             unlisted: false,
         }
     }

@@ -102,7 +102,7 @@ struct Shared {
     memory: Memory,
     version: Option<Name>,
     /// Number of events so far, which tells those of one moment apart.
-    events: u64,
+    events: u32,
 }
 
 /// Where what is said goes.
@@ -206,6 +206,7 @@ impl Peer for OpenFox {
     fn connected(&mut self, now: Timestamp, said: &mut Said) {
         for known in self.sessions.values_mut() {
             (known.doubt, known.asked, known.told, known.unlisted) = (None, false, false, false);
+            known.resumed = true;
             if let Some(run) = &mut known.run {
                 run.cut = true;
             }
@@ -343,10 +344,13 @@ impl Out<'_> {
 
     /// The same of another turn than the open one.
     fn push_of(&mut self, known: &Known, time: Timestamp, request: Option<Id>, fact: Fact) {
-        self.shared.events += 1;
-        let id = format!("{}:{}", self.now.as_millis(), self.shared.events);
+        self.shared.events = self.shared.events.wrapping_add(1);
+        // What happens in one millisecond is told apart by its number, and is ordered by it: frames have no times.
+        let moment = format!("{}", time.as_millis());
+        let hash = self.shared.reducer.event_id(&self.shared.source, known.id.as_str(), &moment);
+        let id = (hash & !u64::from(u32::MAX)) | u64::from(self.shared.events);
         let mut event = Event::new(&self.shared.source, &known.id, self.now, fact);
-        event.id = Some(self.shared.reducer.event_id(&self.shared.source, known.id.as_str(), &id));
+        event.id = Some(id);
         event.time = Some(time);
         event.project.clone_from(&known.project);
         event.request = request;
@@ -401,6 +405,9 @@ impl Known {
     /// Says that there was work, as of the newest sign of it. Said at most once a tick: a model that writes sends
     /// hundreds of frames.
     fn tell_activity(&mut self, out: &mut Out<'_>) {
+        if self.run.as_ref().is_some_and(|run| run.beginning) {
+            return;
+        }
         if let Some(at) = self.active.take() {
             out.push(self, at, Fact::Activity { class: ActivityClass::Work, message: false });
         }

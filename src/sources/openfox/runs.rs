@@ -124,7 +124,9 @@ impl Known {
             for call in &mut self.calls {
                 call.asked |= out.now.since(call.since) >= QUIET_CALL_MS;
             }
-            out.said.asks.extend((!std::mem::replace(&mut self.asked, true)).then(|| answers::status_of(&self.id)));
+            out.said
+                .asks
+                .extend((!std::mem::replace(&mut self.asked, true)).then(|| answers::status_of(&self.id)));
         }
         changed
     }
@@ -142,7 +144,8 @@ impl Known {
         let next_to = run.missing == Some(0);
         if let Some(flow) = self.flow.as_ref().filter(|_| run.workflow) {
             // A workflow that ends by itself tells its fall once.
-            let outside = run.stopped || (run.falls > 1 && next_to && run.done.is_none_or(|d| d == Done::Step));
+            let outside =
+                run.stopped || (run.falls > 1 && next_to && run.done.is_none_or(|d| d == Done::Step));
             return match flow.status {
                 FlowStatus::Waiting => Verdict::Waits,
                 FlowStatus::Completed => Verdict::WorkflowCompleted,
@@ -177,7 +180,11 @@ impl Known {
         }
         let Some(turn) = self.turn.clone() else { return };
         let planned = run.as_ref().is_some_and(|run| run.criteria_changed && !run.workflow);
-        if verdict == Verdict::Completed && planned && self.mode == Some(Mode::Plan) && !self.criteria.is_empty() {
+        if verdict == Verdict::Completed
+            && planned
+            && self.mode == Some(Mode::Plan)
+            && !self.criteria.is_empty()
+        {
             let items = self.claimed();
             out.push(self, at, Fact::PlanUpdated { ready: true, items, told: false });
         }
