@@ -72,8 +72,9 @@ fn through(recording: &Arc<Recording>) -> (Arc<Snapshot>, Timestamp) {
         if *at > last {
             // Everything of the moment before was taken at its time.
             run.until_records(sent, &server);
-            hand.store(at.as_millis(), Ordering::SeqCst);
+            // The server is not ahead of its own frames.
             run.move_to(*at);
+            hand.store(at.as_millis(), Ordering::SeqCst);
             last = *at;
         }
         match what {
