@@ -416,8 +416,7 @@ fn a_session_that_its_agents_own_source_sees_too_is_counted_there() {
     let retell = [(SourceId::from("gobby"), vec![SourceId::from("claude_code"), SourceId::from("codex")])];
     let snapshot = Snapshot { retell: Arc::new(retell.into()), ..world.snapshot() };
     let families = scrape(&snapshot, at(1.0), Options::default());
-    let counted =
-        |source| value(&families, "agent_sessions", &[("source", source), ("state", "running")]);
+    let counted = |source| value(&families, "agent_sessions", &[("source", source), ("state", "running")]);
     assert_eq!((counted("codex"), counted("gobby")), (Some(1.0), Some(1.0)));
     let row = [("source", "gobby"), ("session", "same"), ("state", "running")];
     assert_eq!(value(&families, "agent_session_state", &row), Some(1.0), "its row stays");

@@ -321,13 +321,20 @@ impl Facts {
         later(&mut self.last_activity, t);
         self.begin(t, out);
         // Attempts are part of the episode: only what comes after the newest sign ends it.
-        if self.blocked.is_some_and(|b| t.is_none_or(|t| t >= b.latest)) {
+        if self.blocked.is_some_and(|b| t.is_none_or(|t| t >= b.latest) && !self.ended_blocked()) {
             self.blocked = None;
         }
         let never_ended = self.turn_end.is_none() && self.run_end.is_none();
         if !self.has_turns && self.turn.is_none() && never_ended {
             self.turn = Some(Turn { request: None, started: t, trigger: Trigger::Unknown, implicit: true });
         }
+    }
+
+    /// Whether the last turn ended with its workflow blocked: only what starts again gets it out of there, no late item.
+    pub(super) fn ended_blocked(&self) -> bool {
+        self.turn.is_none()
+            && self.turn_end.is_some()
+            && self.blocked.is_some_and(|b| b.reason == BlockReason::WorkflowBlocked)
     }
 
     /// Something that begins work: after an end it opens the session again, a late item does not.
@@ -439,6 +446,9 @@ impl Facts {
         out.one(Count::Turn(end.outcome));
         later(&mut self.last_activity, t);
         self.begin(t, out);
+        // Of a turn that failed because its workflow is blocked, that is what holds from now on.
+        let failed = end.outcome == TurnOutcome::Failed;
+        let blocked = self.blocked.filter(|b| failed && b.reason == BlockReason::WorkflowBlocked);
         if closes {
             let turn = self.turn.take();
             end.started = turn.as_ref().and_then(|turn| turn.started);
@@ -449,10 +459,10 @@ impl Facts {
                 remember(&mut self.memory.ended_turns, short(&id), MAX_REMEMBERED);
             }
             self.close_turn_items(t, out);
-            self.turn_end = Some(end);
+            (self.turn_end, self.blocked) = (Some(end), blocked);
         } else if self.turn.is_none() && self.turn_end.as_ref().is_none_or(|known| known.time <= t) {
             self.close_turn_items(t, out);
-            self.turn_end = Some(end);
+            (self.turn_end, self.blocked) = (Some(end), blocked);
         }
     }
 
@@ -533,9 +543,19 @@ impl Facts {
             out.one(Count::Compaction);
         } else if outcome == StepOutcome::Advanced {
             let fresh = remember(&mut self.memory.done, short((&step.id, request)), MAX_DONE);
+            // The step that this advance led to was entered in the same moment: it is the first since the landing.
+            let key = short(&step.id);
+            let led_to =
+                |(entered, time): &&(u64, Option<Timestamp>)| t.is_some() && *time == t && *entered != key;
+            let next: Vec<_> = self.step_entries.iter().filter(led_to).copied().collect();
             let task = step.kind == StepKind::Task;
             let kind = if task { ProgressKind::TaskCompleted } else { ProgressKind::StepCompleted };
             self.progress(kind, Evidence::Structured, 1, fresh, t, out);
+            for entry in next {
+                if !self.step_entries.contains(&entry) {
+                    self.step_entries.push_front(entry);
+                }
+            }
         }
     }
 

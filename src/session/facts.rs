@@ -478,7 +478,8 @@ impl Facts {
     /// Most entries of one step after `cleared`, and when a step was first entered for the `n`th time since.
     pub fn step_loop(&self, cleared: Option<Timestamp>, n: u32) -> (u32, Option<Timestamp>) {
         let (mut most, mut since) = (0, None);
-        let counted = |time: &Option<Timestamp>| time.is_none() || *time > cleared;
+        // Those of the moment of a landing are its own: what was entered before it is not kept.
+        let counted = |time: &Option<Timestamp>| time.is_none() || *time >= cleared;
         for (i, (key, time)) in self.step_entries.iter().enumerate().filter(|(_, (_, t))| counted(t)) {
             let entries =
                 self.step_entries.iter().take(i + 1).filter(|(k, t)| k == key && counted(t)).count();

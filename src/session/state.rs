@@ -6,7 +6,8 @@
 //! 2. blocked: the last turn failed by a limit whose announced reset lies ahead
 //! 3. failed, cancelled, completed: the last turn or run ended so and nothing has started since
 //! 4. waiting_for_user: a certain action is open; or a probable one, where no certain surface exists
-//! 5. blocked: an episode of retries, limits or guardrails without work since
+//! 5. blocked: an episode of retries, limits or guardrails without work since; before rule 3 where the last turn
+//!    failed because its workflow is blocked, which holds until something starts again
 //! 6. stalled: silent, call_stuck, spinning, repeating_error, slow_loop, step_loop, no_progress
 //! 7. progressing: a turn is open and advanced within five minutes
 //! 8. running: a turn is open
@@ -133,6 +134,7 @@ pub fn derive(view: &Rollup<'_>, default: Capabilities, limits: &Thresholds, los
     let found = case
         .unknown()
         .or_else(|| case.limited())
+        .or_else(|| case.ended_blocked())
         .or_else(|| case.ended())
         .or_else(|| case.waiting())
         .or_else(|| case.held_up())
@@ -281,6 +283,12 @@ impl Case<'_> {
         let reason = Reason::of_failure(end.error);
         let since = end.time.unwrap_or(self.root.first_seen);
         Some(Derived { until: Some(reset), ..self.say(2, State::Blocked, reason, since) })
+    }
+
+    /// The run is over, but its workflow is not: it is blocked, as the source says itself.
+    fn ended_blocked(&self) -> Option<Derived> {
+        let blocked = self.root.blocked.as_ref().filter(|_| self.root.ended_blocked() && !self.open())?;
+        Some(self.say(5, State::Blocked, Reason::of_block(blocked.reason), blocked.since))
     }
 
     fn ended(&self) -> Option<Derived> {

@@ -6,6 +6,7 @@ pub mod codex;
 pub mod files;
 pub mod gobby;
 pub mod live;
+pub mod openfox;
 mod orchestrator;
 pub mod push;
 mod shape;
@@ -50,7 +51,8 @@ pub struct SourceDef {
 }
 
 /// Every source there is.
-pub const LIST: &[&SourceDef] = &[&claude_code::DEF, &codex::DEF, &gobby::DEF, &spec::DEF, &push::DEF];
+pub const LIST: &[&SourceDef] =
+    &[&claude_code::DEF, &codex::DEF, &gobby::DEF, &openfox::DEF, &spec::DEF, &push::DEF];
 
 /// What a running source is given.
 #[derive(Clone)]

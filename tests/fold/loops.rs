@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use agent_session_exporter::event::{
     ActionKind, BlockReason, CallEnd, CallOutcome, CallStart, Capability, Fact, Id, ProgressKind, ReadRange,
-    Timestamp, ToolClass,
+    StepOutcome, Timestamp, ToolClass,
 };
 use agent_session_exporter::session::explain::facts_used;
 use agent_session_exporter::session::{Facts, Reason, Session, Signals, State};
@@ -489,4 +489,25 @@ proptest! {
         let seeds: Vec<Seed> = seeds.iter().map(|s| Seed::from((s.0, s.1, s.2, s.3, s.4 | 1, s.5))).collect();
         compare(&seeds, &[], digests, 40)?;
     }
+}
+
+#[test]
+fn the_step_that_an_advance_led_to_is_the_first_since() {
+    // `a` is done, which is progress, and `b` is entered in the same moment: that entry counts, whatever comes first.
+    for swapped in [false, true] {
+        let story = open().say(10, step_started("a"));
+        let story = match swapped {
+            false => story.say(20, step_done("a", StepOutcome::Advanced)).say(20, step_started("b")),
+            true => story.say(20, step_started("b")).say(20, step_done("a", StepOutcome::Advanced)),
+        };
+        let most = |story: &Story, s| story.ask(ROOT, s, |_, view| view.step_entries_max());
+        assert_eq!(most(&story, 21), 1, "{swapped}");
+        let story = story.say(30, step_started("b")).say(40, step_started("b"));
+        assert_eq!(most(&story, 41), 3, "{swapped}");
+        assert_ne!(story.state(41).1, Reason::StepLoop);
+        assert_eq!(story.say(50, step_started("b")).state(51), (State::Stalled, Reason::StepLoop));
+    }
+    // What was entered before an advance of another kind is forgotten with it.
+    let story = open().say(10, step_started("b")).say(20, call("c", ToolClass::Edit)).say(21, edited("c", 1));
+    assert_eq!(story.ask(ROOT, 22, |_, view| view.step_entries_max()), 0);
 }

@@ -303,3 +303,50 @@ fn where_two_rules_match_the_earlier_wins() {
         ),
     ]);
 }
+
+/// A turn that failed, by its own word because its workflow is blocked.
+fn blocked_to_the_end(outcome: TurnOutcome) -> Story {
+    open().say(50, work()).say(90, blocked(BlockReason::WorkflowBlocked)).say(90, of("t", ended(outcome)))
+}
+
+#[test]
+fn a_run_that_ended_with_its_workflow_blocked_is_blocked_until_something_starts() {
+    use Reason as R;
+    let over = || blocked_to_the_end(TurnOutcome::Failed);
+    let held = (State::Blocked, R::WorkflowBlocked, 5, 90);
+    check(vec![
+        ("at once", over(), 91, held),
+        ("for days", over(), 9 * 24 * HOUR, held),
+        ("a late item changes nothing", over().say(95, work()).say(96, step_started("s")), 100, held),
+        ("nor does a late call", over().say(95, call("c", ToolClass::Read)).say(96, done("c")), 100, held),
+        ("a new turn does", over().say(100, turn("u")), 101, (State::Running, R::Working, 8, 100)),
+        ("so does a prompt", over().say(100, prompt()), 101, (State::Running, R::Working, 8, 100)),
+        (
+            "what was started may fail for another reason",
+            over().say(100, turn("u")).say(110, of("u", ended(TurnOutcome::Failed))),
+            111,
+            (State::Failed, R::Error, 3, 110),
+        ),
+        (
+            "an end of the run is newer",
+            over().say(100, session_ended(EndOutcome::Cancelled)),
+            101,
+            (State::Cancelled, R::ByUser, 3, 100),
+        ),
+        (
+            "so is its removal",
+            over().say(100, Fact::SessionDeleted),
+            101,
+            (State::Cancelled, R::Deleted, 3, 100),
+        ),
+    ]);
+    // A turn that ended otherwise says so itself.
+    for (outcome, state) in
+        [(TurnOutcome::Completed, State::Completed), (TurnOutcome::Cancelled, State::Cancelled)]
+    {
+        assert_eq!(blocked_to_the_end(outcome).state(91).0, state);
+    }
+    // Any other episode ends with the turn, as ever.
+    let other = open().say(90, blocked(BlockReason::Backend)).say(90, of("t", ended(TurnOutcome::Failed)));
+    assert_eq!(other.state(91), (State::Failed, R::Error));
+}

@@ -48,7 +48,7 @@ pub struct LiveSource {
     pub stream: Stream,
     /// Silence of the stream after which it is taken for dead; for servers that send heartbeats.
     pub quiet: Option<Duration>,
-    /// Patience with one question, and with the opening of the stream.
+    /// Patience with one question, and, up to ten seconds, with the opening of the stream.
     pub patience: Duration,
     /// Paths of which one answers if the server is what it is taken for, for `check`.
     pub health: &'static [&'static str],

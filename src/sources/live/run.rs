@@ -29,6 +29,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const LOOK_FOR_EVERY: Duration = Duration::from_secs(10);
 /// A connection that held so long was a good one: pauses begin anew after it.
 const GOOD_AFTER: Duration = Duration::from_secs(10);
+/// Longest wait for a stream to open: a server that is about to start may accept connections that it never answers.
+const OPEN_WITHIN: Duration = Duration::from_secs(10);
 /// Questions in a row without an answer after which the server counts as lost.
 const MAX_UNANSWERED: u32 = 3;
 /// Questions that wait.
@@ -189,8 +191,9 @@ async fn open(
     // Secrets are read each time: they may have been changed.
     let headers = headers_of(source, server)?;
     let client = client_of(server, &headers, trust)?;
+    let within = source.patience.min(OPEN_WITHIN);
     let stream = match source.stream {
-        Stream::Events { path } => stream::Stream::events(&client, path, source.patience).await?,
+        Stream::Events { path } => stream::Stream::events(&client, path, within).await?,
         Stream::Socket { path, port_offset, hello } => {
             let place = &server.place;
             let port = place.port.checked_add(port_offset).ok_or(AskError::Connection)?;
@@ -206,7 +209,7 @@ async fn open(
             let at = Place { port, ..place.clone() };
             let (host, authority) = (place.host.as_str(), at.authority());
             let request = SocketRequest { host, port, authority, path, headers: &sent, tls, hello };
-            stream::Stream::socket(request, source.patience).await?
+            stream::Stream::socket(request, within).await?
         }
     };
     Ok((client, stream))

@@ -1,0 +1,16 @@
+//! OpenFox: every recorded scenario through its peer, with recorded times and what the server would have answered by
+//! then; cut, restarted and maltreated; and through a server that speaks the real protocol.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod cut;
+mod hostile;
+mod named;
+mod play;
+mod recorded;
+mod restart;
+mod scenarios;
+mod socket;

@@ -1,0 +1,154 @@
+//! Every scenario through a server that speaks the real protocol, and is asked nothing that it must not be.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use agent_session_exporter::event::Timestamp;
+use agent_session_exporter::session::{Facts, Snapshot};
+use agent_session_exporter::sources::openfox::{DEF, SERVERS};
+
+use super::common::follow::Stand;
+use super::common::peer::{Asked, Kind, Reply, Rules, Server};
+use super::play::{self, Play, words};
+use super::recorded::{Recording, What, names};
+
+/// The recorded server, at the time of the test's clock.
+fn rules(recording: &Arc<Recording>, hand: &Arc<AtomicI64>) -> Rules {
+    let (recording, hand) = (recording.clone(), hand.clone());
+    let allowed = |asked: &Asked| {
+        let path = asked.plain();
+        let status = path.strip_prefix("/api/sessions/").and_then(|p| p.strip_suffix("/status"));
+        let known =
+            path == "/api/sessions" || path == "/api/config" || status.is_some_and(|id| !id.contains('/'));
+        asked.method == "GET" && asked.body.is_empty() && known
+    };
+    Rules::new(Kind::Socket("/ws", &[])).allow(allowed).answer(move |asked| {
+        let now = Timestamp::from_millis(hand.load(Ordering::SeqCst));
+        let (status, body) = play::reply(&recording, &asked.path, now).unwrap_or((404, Vec::new()));
+        Reply::json(status, body)
+    })
+}
+
+/// What has to be equal however the frames came.
+fn essence(f: &Facts) -> String {
+    format!(
+        "{:?} {:?} {:?} {:?} {} {} {:?} {:?} {:?}",
+        f.turns,
+        f.calls,
+        f.progress,
+        f.criteria,
+        f.usage.input,
+        f.usage.output,
+        f.info.mode,
+        f.info.phase,
+        f.project
+    )
+}
+
+fn states(snapshot: &Snapshot, now: Timestamp) -> Vec<String> {
+    let roots: Vec<_> = snapshot.roots().collect();
+    let mut states: Vec<String> = roots
+        .into_iter()
+        .map(|slot| {
+            let rollup = snapshot.rollup(slot, now).unwrap();
+            format!("{} {}", rollup.root.session.as_str(), words(&snapshot.derive(&rollup)))
+        })
+        .collect();
+    states.sort();
+    states
+}
+
+/// One recording through the server.
+fn through(recording: &Arc<Recording>) -> (Arc<Snapshot>, Timestamp) {
+    let start = recording.lines[0].0;
+    let hand = Arc::new(AtomicI64::new(start.as_millis()));
+    let mut server = Server::start(rules(recording, &hand));
+    let stand = Stand::new(&SERVERS, DEF.capabilities, start).server(&server);
+    let run = stand.start();
+    run.until_up(&server, true);
+    let mut sent = 0;
+    let mut last = start;
+    for (at, what) in &recording.lines[1..] {
+        if *at > last {
+            // Everything of the moment before was taken at its time.
+            run.until_records(sent, &server);
+            // The server is not ahead of its own frames.
+            run.move_to(*at);
+            hand.store(at.as_millis(), Ordering::SeqCst);
+            last = *at;
+        }
+        match what {
+            What::Frame(frame) => {
+                server.send(frame);
+                sent += 1;
+            }
+            What::Closed => {
+                run.until_records(sent, &server);
+                server.down();
+                run.until_up(&server, false);
+            }
+            What::Opened => {
+                server.up();
+                run.until_up(&server, true);
+            }
+        }
+    }
+    run.until_records(sent, &server);
+    let end = recording.end().plus(30_000);
+    hand.store(end.as_millis(), Ordering::SeqCst);
+    run.move_to(end);
+    run.until_records(sent, &server);
+    for asked in server.asked().iter().filter(|asked| !asked.upgrade) {
+        assert_eq!(asked.method, "GET");
+    }
+    (run.end(), end)
+}
+
+#[test]
+fn every_scenario_through_the_real_protocol() {
+    for name in names() {
+        let recording = Arc::new(Recording::of(&name));
+        let (snapshot, end) = through(&recording);
+        let play = Play::of(&recording);
+        assert_eq!(states(&snapshot, end), states(&play.snapshot(), end), "{name}");
+        for session in play.sessions.values() {
+            let wanted = session.facts();
+            let found = super::common::owner::facts(&snapshot, "openfox", wanted.session.as_str()).unwrap();
+            assert_eq!(found.deleted_at, wanted.deleted_at, "{name}");
+            assert!(found.info.endpoint.is_some());
+            if wanted.deleted_at.is_some() {
+                // It may have gone before the list said where it belongs.
+                assert_eq!(found.turns, wanted.turns, "{name}");
+                continue;
+            }
+            assert_eq!(essence(&found), essence(wanted), "{name}");
+        }
+        assert!(snapshot.health.iter().all(|health| health.up), "{name}");
+    }
+}
+
+#[test]
+fn a_password_is_shown_as_openfox_wants_it() {
+    let recording = Arc::new(Recording::of("ask_user"));
+    let start = recording.lines[0].0;
+    let hand = Arc::new(AtomicI64::new(start.as_millis()));
+    let token = "abc+/=x";
+    let rules = rules(&recording, &hand).login(move |asked| {
+        if asked.plain() == "/ws" {
+            asked.path == "/ws?token=abc%2B%2F%3Dx" && asked.header("x-session-token").is_none()
+        } else {
+            asked.header("x-session-token") == Some(token) && asked.header("authorization").is_none()
+        }
+    });
+    let server = Server::start(rules);
+    let folder = std::env::temp_dir().join(format!("openfox-token-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let file = folder.join("token");
+    std::fs::write(&file, format!("{token}\n")).unwrap();
+    let mut stand = Stand::new(&SERVERS, DEF.capabilities, start).server(&server);
+    stand.configured.login.token_file = Some(file);
+    let run = stand.start();
+    run.until_up(&server, true);
+    assert!(run.end().health.iter().all(|health| health.up));
+    std::fs::remove_dir_all(folder).unwrap();
+}
