@@ -5,6 +5,7 @@ pub mod claude_code;
 pub mod codex;
 pub mod files;
 pub mod live;
+pub mod opencode;
 pub mod push;
 mod shape;
 mod walk;
@@ -43,7 +44,7 @@ pub struct SourceDef {
 }
 
 /// Every source there is.
-pub const LIST: &[&SourceDef] = &[&claude_code::DEF, &codex::DEF, &push::DEF];
+pub const LIST: &[&SourceDef] = &[&claude_code::DEF, &codex::DEF, &opencode::DEF, &push::DEF];
 
 /// What a running source is given.
 #[derive(Clone)]
