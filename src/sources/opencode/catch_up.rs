@@ -252,6 +252,12 @@ impl Opencode {
             LIST => {
                 self.survey.complete = answer.as_ref().is_ok_and(|a| a.next.is_none());
                 self.list(Some(body));
+                // One that is not there any more was deleted, unless it says otherwise itself.
+                let complete = self.survey.complete;
+                let listed = &self.survey.listed;
+                let absent = self.sessions.all.keys().filter(|id| complete && !listed.contains_key(id));
+                let absent: Vec<SessionId> = absent.take(MAX_DIRECTORIES).cloned().collect();
+                self.ask_pages(&absent, said);
             }
             HERE => {
                 let all: Vec<Info<'_>> = list(Some(body));
