@@ -139,3 +139,21 @@ fn a_restart_of_the_exporter_counts_nothing_twice() {
     found.extend(differences(Cut::Exporter(15)));
     assert!(found.is_empty(), "{} {:#?}", found.len(), found);
 }
+
+/// For looking at one cut: `CUT=scenario:record:missed`.
+#[test]
+fn one_cut_can_be_looked_at() {
+    let Ok(wanted) = std::env::var("CUT") else { return };
+    for one in wanted.split(',') {
+        let parts: Vec<&str> = one.split(':').collect();
+        let (at, missed) = (parts[1].parse().unwrap(), parts[2].parse().unwrap());
+        let play = cut(parts[0], at, Cut::Connection(missed));
+        println!("{one}\n{}", story(&play.events, play.now()));
+        for ask in &play.asked {
+            println!("    {} {:?}", ask.path, ask.query);
+        }
+        for (at, e) in &play.events {
+            println!("    {} {:?} {} {:?} {:?}", at.as_millis() % 1_000_000, e.time.map(|t| t.as_millis() % 1_000_000), super::folded::short(e.session.as_str()), e.request.as_ref().map(|r| super::folded::short(r.as_str()).to_owned()), format!("{:?}", e.fact).chars().take(150).collect::<String>());
+        }
+    }
+}

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use agent_session_exporter::session::Snapshot;
-use agent_session_exporter::sources::live::Place;
 use agent_session_exporter::sources::opencode::{DEF, LIVE};
 use serde_json::json;
 

@@ -46,6 +46,8 @@ const NOTHING: u64 = (1 << 53) - 1;
 const MAX_DIRECTORIES: usize = 64;
 /// Sessions that were deleted and are remembered.
 const MAX_GONE: usize = 256;
+/// Milliseconds after which a session that stopped with an unfinished message is looked at again.
+const AGAIN_AFTER_MS: i64 = 5_000;
 /// Milliseconds between two looks at what works in the second generation.
 const ACTIVE_EVERY_MS: i64 = 15_000;
 
@@ -359,6 +361,14 @@ impl Opencode {
                 wanted.push(id);
             }
         }
+        // What else was heard of may have worked in between: the history tells it in one answer.
+        if scope.is_none() && self.survey.holding {
+            let others = self.sessions.all.values().filter(|s| s.seq.is_some() && !s.v2 && !wanted.contains(&s.id));
+            let others: Vec<SessionId> = others.map(|s| s.id.clone()).collect();
+            if self.survey.complete && self.survey.listed.len() <= LISTED {
+                wanted.extend(others);
+            }
+        }
         self.ask_details(wanted, said);
     }
 
@@ -451,8 +461,7 @@ impl Opencode {
     fn conclude(&mut self, session: &str, now: Timestamp, said: &mut Said) {
         let id = self.common.session(session);
         let Some(known) = self.sessions.get(&id) else { return };
-        let (over, directory) = (known.doubt != Doubt::None && !known.busy, known.directory);
-        if !over {
+        if known.doubt == Doubt::None || known.busy {
             if known.busy {
                 self.about(session, said, now, now, true, Session::catches_up);
             }
@@ -463,19 +472,47 @@ impl Opencode {
             known.edge = None;
             return;
         }
-        let last = known.last().and_then(|m| m.completed);
-        let verdict = known.verdict().filter(|_| last.is_some());
+        let last = known.last().filter(|m| m.completed.is_some());
+        let (at, is_final) = (last.and_then(|m| m.completed), last.is_some_and(|m| m.is_final()));
+        let inferred = known.turn.as_ref().is_some_and(|turn| turn.inferred);
+        let verdict = known.verdict().filter(|_| if inferred { is_final } else { at.is_some() });
         if let Some(verdict) = verdict {
-            self.about(session, said, now, now, false, |s, t| s.end_at(t, Some(verdict), last.unwrap_or(now)));
-            return;
+            self.about(session, said, now, now, false, |s, t| s.end_at(t, Some(verdict), at.unwrap_or(now)));
+        } else if known.doubt == Doubt::Once {
+            self.about(session, said, now, now, false, |s, t| s.interrupted(t));
+        } else if !inferred {
+            known.doubt = Doubt::Once;
+            known.again_at = Some(now.plus(AGAIN_AFTER_MS));
         }
-        known.doubt = Doubt::Once;
-        let named = directory.and_then(|d| self.live.get(&d).cloned());
-        if directory.is_some() && self.survey.here == directory {
-            self.ask(Ask::get(STATUS, "/session/status"), said);
-        } else if let Some(directory) = named {
-            self.ask(Ask::get(STATUS, within("/session/status", &directory)).about(&directory), said);
+    }
+
+    /// Asks again about sessions that do not work, but never finished what they did.
+    pub(super) fn ask_again(&mut self, now: Timestamp, said: &mut Said) {
+        let due = |s: &&mut Session| s.doubt == Doubt::Once && s.again_at.is_some_and(|at| now.since(at) >= 0);
+        let mut scopes = HashSet::new();
+        for session in self.sessions.all.values_mut().filter(due) {
+            session.again_at = None;
+            scopes.extend(session.directory);
         }
+        for scope in scopes {
+            if self.survey.here == Some(scope) {
+                self.ask(Ask::get(STATUS, "/session/status"), said);
+            } else if let Some(directory) = self.live.get(&scope).cloned() {
+                self.ask(Ask::get(STATUS, within("/session/status", &directory)).about(&directory), said);
+            }
+        }
+    }
+
+    /// Asks how the turns of sessions ended that were in doubt when their instance was closed.
+    pub(super) fn ask_ends(&mut self, directory: u64, said: &mut Said) {
+        let mut asked = Vec::new();
+        for session in self.sessions.all.values_mut().filter(|s| s.directory == Some(directory)) {
+            if session.doubt != Doubt::None && session.turn.is_some() && !session.v2 {
+                (session.doubt, session.busy) = (Doubt::Once, false);
+                asked.push(session.id.clone());
+            }
+        }
+        self.ask_pages(&asked, said);
     }
 
     /// What waits for a person, and what does not any more.

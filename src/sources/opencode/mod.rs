@@ -26,7 +26,7 @@ use super::{DecodeError, Record, SourceDef};
 use crate::event::{ActionKind, Capabilities, Capability, Fact, Resolution, SessionId, Timestamp};
 
 use self::catch_up::Survey;
-use self::state::{Common, Session, Sessions, Tell};
+use self::state::{Common, Doubt, Session, Sessions, Tell};
 use self::wire::{Frame, Kept, Pending, Props, from_line, made, millis, read, text, word};
 
 /// The opencode source in the list.
@@ -67,8 +67,12 @@ pub struct Opencode {
     live: HashMap<u64, Arc<str>>,
     /// Number of records so far.
     count: u64,
+    /// Hash of the id of the newest event in its first form.
+    last: u64,
     /// Something changed that has to survive a restart.
     changed: bool,
+    /// It may be told: once a second is enough, because what came since is asked for again and counts once.
+    due: bool,
 }
 
 // === impl Opencode ===
@@ -86,7 +90,9 @@ impl Opencode {
             survey: Survey::default(),
             live: HashMap::new(),
             count: 0,
+            last: 0,
             changed: false,
+            due: false,
         }
     }
 
@@ -191,13 +197,28 @@ impl Opencode {
         let hash = self.common.hash(&directory);
         self.live.remove(&hash);
         self.survey.closed(hash);
-        for session in self.sessions.all.values_mut().filter(|s| s.directory == Some(hash) && s.is_open()) {
+        self.ask_ends(hash, said);
+        let works = |s: &&mut Session| s.directory == Some(hash) && s.is_open() && s.doubt == Doubt::None;
+        for session in self.sessions.all.values_mut().filter(works) {
             let mut tell =
                 Tell { common: &mut self.common, said, observed, time, replay: false };
             let verdict = words::Verdict::of(crate::event::TurnOutcome::Cancelled);
             session.end_at(&mut tell, Some(verdict), time);
             self.changed = true;
         }
+    }
+
+    /// The second form of an event follows the first, and tells the same. Where the stream began between the two, it is
+    /// all there is.
+    fn twin(&mut self, kept: &Kept<'_>, observed: Timestamp, said: &mut Said) {
+        let (id, kind) = (word(kept.id), word(kept.kind));
+        if self.common.hash(&id) != self.last
+            && let Some((kind, _)) = kind.rsplit_once('.')
+        {
+            let time = made(kept.id, observed).unwrap_or(observed);
+            self.event(&Heard { id: &id, kind, props: &kept.data, observed, time, replay: false }, said);
+        }
+        self.kept(kept);
     }
 
     /// The second form of an event says where it stands in its session's sequence.
@@ -260,13 +281,14 @@ impl Peer for Opencode {
         let frame: Frame<'_> = from_line(record.bytes)?;
         let kind = text(frame.payload.kind).ok_or(DecodeError::Shape)?;
         self.count += 1;
+        let observed = record.observed;
         if kind == "sync" {
-            self.kept(&frame.payload.sync);
+            self.twin(&frame.payload.sync, observed, said);
             return Ok(());
         }
-        let observed = record.observed;
         let time = made(frame.payload.id, observed).unwrap_or(observed);
         let id = word(frame.payload.id);
+        self.last = self.common.hash(&id);
         let props = &frame.payload.properties;
         if let Some(directory) = text(frame.directory).filter(|_| kind != "server.instance.disposed") {
             self.named(&directory, said);
@@ -293,6 +315,8 @@ impl Peer for Opencode {
             self.changed = true;
         }
         self.ask_active(now, said);
+        self.ask_again(now, said);
+        self.due = true;
     }
 
     fn catching_up(&self) -> bool {
@@ -304,7 +328,11 @@ impl Peer for Opencode {
     }
 
     fn changed(&mut self) -> Option<Vec<u8>> {
-        std::mem::take(&mut self.changed).then(|| saved::save(&self.sessions))
+        if !(self.changed && self.due) {
+            return None;
+        }
+        (self.changed, self.due) = (false, false);
+        Some(saved::save(&self.sessions))
     }
 }
 

@@ -67,6 +67,9 @@ pub(super) struct Session {
     /// It worked when the connection was lost.
     pub(super) doubt: Doubt,
     pub(super) lost_at: Option<Timestamp>,
+    /// When its status is to be asked again.
+    #[serde(skip)]
+    pub(super) again_at: Option<Timestamp>,
     pub(super) turn: Option<Turn>,
     /// It works, but not yet on a prompt we know: since when.
     pub(super) edge: Option<Timestamp>,
@@ -112,6 +115,8 @@ pub(super) enum Doubt {
 pub(super) struct Turn {
     pub(super) request: Id,
     pub(super) started: Timestamp,
+    /// The stream did not carry its beginning.
+    pub(super) inferred: bool,
 }
 
 /// A message: of a person, or one call of the model.
@@ -256,6 +261,7 @@ impl Session {
             busy: false,
             doubt: Doubt::None,
             lost_at: None,
+            again_at: None,
             turn: None,
             edge: None,
             ending: None,

@@ -13,19 +13,23 @@ const FINISHED_WITHIN_MS: i64 = 5_000;
 impl Session {
     /// The server says that it works.
     pub(super) fn works(&mut self, t: &mut Tell<'_>, time: Timestamp) {
-        let news = !self.busy || self.doubt != Doubt::None;
-        (self.doubt, self.lost_at) = (Doubt::None, None);
-        if !news {
+        let doubt = self.doubt;
+        if self.busy && doubt == Doubt::None {
             return;
         }
         if self.ending.is_some() {
             self.end(t, None);
+        }
+        if doubt == Doubt::Once {
+            // It was not at work any more: this is another run.
+            self.interrupted(t);
         }
         if !self.busy {
             self.busy = true;
             self.edge = Some(time);
             (self.denied, self.error, self.retrying) = (false, None, false);
         }
+        (self.doubt, self.lost_at) = (Doubt::None, None);
         self.push(t, &format!("alive:{}", time.as_millis()), time, Fact::Writer(Writer::Alive));
         // What runs belongs to the newest prompt that nothing ran for yet.
         if self.turn.is_none() {
@@ -61,7 +65,12 @@ impl Session {
             Origin::Unknown => Trigger::Unknown,
         };
         let key = format!("turn:{}", request.as_str());
-        self.turn = Some(Turn { request, started });
+        // What is only told afterwards may have run at another server.
+        let inferred = t.replay && !self.busy;
+        self.turn = Some(Turn { request, started, inferred });
+        if inferred {
+            self.doubt = Doubt::Open;
+        }
         self.push(t, &key, started, Fact::TurnStarted { trigger });
     }
 
@@ -189,8 +198,9 @@ impl Session {
     /// A call of the model begins: it says which prompt is worked on.
     pub(super) fn answers(&mut self, t: &mut Tell<'_>, message: &Message) {
         let Some(prompt) = message.prompt.clone() else { return };
-        let before = self.last().cloned();
-        if let Some(before) = before.filter(|_| self.turn.is_some()) {
+        let started = self.turn.as_ref().map(|turn| turn.started);
+        let before = self.last().filter(|m| started.is_some_and(|started| m.created >= started)).cloned();
+        if let Some(before) = before {
             let other = before.prompt.as_ref() != Some(&prompt);
             if other && before.completed.is_none() && self.doubt != Doubt::None {
                 // One at a time: what was never finished will never be.
@@ -222,7 +232,8 @@ impl Session {
     /// It works, and what it said up to now is known: if that was the end of a turn, another has begun.
     pub(super) fn catches_up(&mut self, t: &mut Tell<'_>) {
         let Some(last) = self.last().filter(|m| m.is_final()).cloned() else { return };
-        let next = self.messages.iter().rev().find(|m| m.user && !m.taken).map(|m| m.id.clone());
+        let next = self.messages.iter().rev().find(|m| m.user && !m.taken && m.origin != Origin::Unknown);
+        let next = next.map(|m| m.id.clone());
         let Some(next) = next.filter(|next| !self.goes_on(next, &last)) else { return };
         if self.turn.is_some() {
             let verdict = self.verdict();

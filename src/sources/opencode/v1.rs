@@ -1,7 +1,7 @@
 //! Sessions of the first generation: `session.*`, `message.*`, `permission.*`, `question.*`.
 
 use super::calls;
-use super::state::{MAX_WAITING, Message, Origin, Pending, Session, Tell, keep};
+use super::state::{Doubt, MAX_WAITING, Message, Origin, Pending, Session, Tell, keep};
 use super::wire::{
     CallRef, Info, Json, Metadata, Part, Pending as Waits, Props, Raw, Status, Todo, count, elements, list,
     millis, object, read, shape, text, word,
@@ -102,7 +102,10 @@ impl Session {
             let fact = Fact::StepCompleted { step, outcome: StepOutcome::Advanced };
             self.push(t, &format!("summary:{}", id.as_str()), at, fact);
         }
-        if newly.is_some() {
+        if let Some(at) = newly {
+            if self.doubt == Doubt::Once && !self.busy {
+                self.ending.get_or_insert(at);
+            }
             self.try_end(t);
         }
     }
