@@ -76,13 +76,26 @@ fn end(play: &Play) -> std::collections::BTreeMap<String, (String, String)> {
         let id = f.session.as_str().to_owned();
         let state = states.get(&id).map(words).unwrap_or_default();
         let t = f.turns;
-        let high: Vec<String> =
-            f.progress.iter().filter(|p| p.high > 0).map(|p| format!("{} {}", p.kind.as_str(), p.high)).collect();
+        let high: Vec<String> = f
+            .progress
+            .iter()
+            .filter(|p| p.high > 0)
+            .map(|p| format!("{} {}", p.kind.as_str(), p.high))
+            .collect();
         let u = f.usage;
         let numbers = format!(
             "turns {} {} {} {} calls {} tokens {} {} {} {} pending {} {}",
-            t.started, t.completed, t.failed, t.cancelled, f.calls.total, u.input, u.cache_read, u.cache_write,
-            u.output, f.actions.len(), high.join(" ")
+            t.started,
+            t.completed,
+            t.failed,
+            t.cancelled,
+            f.calls.total,
+            u.input,
+            u.cache_read,
+            u.cache_write,
+            u.output,
+            f.actions.len(),
+            high.join(" ")
         );
         (id, (state, numbers))
     };
@@ -107,7 +120,11 @@ fn differences(how: Cut) -> Vec<String> {
                 };
                 if cut_state != state {
                     let completed = cut_state.starts_with("completed");
-                    assert!(!completed, "{scenario}@{at} {how:?}: {cut_state}, not {state}\n{}", story(&play.events, play.now()));
+                    assert!(
+                        !completed,
+                        "{scenario}@{at} {how:?}: {cut_state}, not {state}\n{}",
+                        story(&play.events, play.now())
+                    );
                 }
                 if (cut_state, cut_numbers) != (state, numbers) {
                     found.push(format!(
@@ -153,7 +170,14 @@ fn one_cut_can_be_looked_at() {
             println!("    {} {:?}", ask.path, ask.query);
         }
         for (at, e) in &play.events {
-            println!("    {} {:?} {} {:?} {:?}", at.as_millis() % 1_000_000, e.time.map(|t| t.as_millis() % 1_000_000), super::folded::short(e.session.as_str()), e.request.as_ref().map(|r| super::folded::short(r.as_str()).to_owned()), format!("{:?}", e.fact).chars().take(150).collect::<String>());
+            println!(
+                "    {} {:?} {} {:?} {:?}",
+                at.as_millis() % 1_000_000,
+                e.time.map(|t| t.as_millis() % 1_000_000),
+                super::folded::short(e.session.as_str()),
+                e.request.as_ref().map(|r| super::folded::short(r.as_str()).to_owned()),
+                format!("{:?}", e.fact).chars().take(150).collect::<String>()
+            );
         }
     }
 }

@@ -98,7 +98,8 @@ impl Folded {
             write!(out, " | stuck {}/{}", stuck.detector.as_str(), stuck.layer.as_str()).unwrap();
         }
         if let Some(plan) = &f.plan {
-            write!(out, " | plan {} {} {} {}", plan.pending, plan.in_progress, plan.done, plan.failed).unwrap();
+            write!(out, " | plan {} {} {} {}", plan.pending, plan.in_progress, plan.done, plan.failed)
+                .unwrap();
         }
         out
     }
@@ -116,7 +117,14 @@ pub(crate) fn story(events: &[(Timestamp, Event)], until: Timestamp) -> String {
         for (session, derived) in folded.states(now) {
             let word = words(&derived);
             if last.get(&session) != Some(&word) {
-                writeln!(out, "  {} {} {word} since {}", seconds(now), short(&session), seconds(derived.since)).unwrap();
+                writeln!(
+                    out,
+                    "  {} {} {word} since {}",
+                    seconds(now),
+                    short(&session),
+                    seconds(derived.since)
+                )
+                .unwrap();
                 last.insert(session, word);
             }
         }
@@ -132,7 +140,13 @@ pub(crate) fn story(events: &[(Timestamp, Event)], until: Timestamp) -> String {
             match &event.fact {
                 Fact::ActionRequired { kind, tool, call, .. } => {
                     let tool = tool.as_ref().map_or("-", |t| t.as_str());
-                    writeln!(out, "  {who} asks {} {tool} since {when}, call {}", kind.as_str(), call.is_some()).unwrap();
+                    writeln!(
+                        out,
+                        "  {who} asks {} {tool} since {when}, call {}",
+                        kind.as_str(),
+                        call.is_some()
+                    )
+                    .unwrap();
                 }
                 Fact::ActionResolved { resolution, .. } => {
                     writeln!(out, "  {who} answered {} at {when}", resolution.as_str()).unwrap();
@@ -141,7 +155,9 @@ pub(crate) fn story(events: &[(Timestamp, Event)], until: Timestamp) -> String {
                     let until = until.map(seconds).unwrap_or_default();
                     writeln!(out, "  {who} {} {attempt:?} at {when} until {until}", reason.as_str()).unwrap();
                 }
-                Fact::Error { class, .. } => writeln!(out, "  {who} error {} at {when}", class.as_str()).unwrap(),
+                Fact::Error { class, .. } => {
+                    writeln!(out, "  {who} error {} at {when}", class.as_str()).unwrap()
+                }
                 Fact::SessionDeleted => writeln!(out, "  {who} deleted at {when}").unwrap(),
                 _ => {}
             }

@@ -73,7 +73,8 @@ fn framed(at: Timestamp, event: Value, seq: &mut std::collections::HashMap<Strin
     if kind == "server.connected" || kind == "server.heartbeat" {
         return vec![Line { at, frame: json!({ "payload": event }) }];
     }
-    let mut lines = vec![Line { at, frame: json!({ "directory": DIRECTORY, "project": "p", "payload": event }) }];
+    let mut lines =
+        vec![Line { at, frame: json!({ "directory": DIRECTORY, "project": "p", "payload": event }) }];
     if is_durable(&kind) {
         let props = &event["properties"];
         let session = props["sessionID"].as_str().unwrap();

@@ -28,7 +28,8 @@ impl Told {
         self.at += after * 1000;
         self.n += 1;
         let stamp = (self.at - (26 << 36)) << 12 | i64::try_from(self.n % 4096).unwrap();
-        let event = json!({ "id": format!("evt_{stamp:012x}x{}", self.n), "type": kind, "properties": props });
+        let event =
+            json!({ "id": format!("evt_{stamp:012x}x{}", self.n), "type": kind, "properties": props });
         let frame = match kind {
             "server.heartbeat" => json!({ "payload": event }),
             _ => json!({ "directory": DIRECTORY, "project": "p", "payload": event }),
@@ -98,9 +99,15 @@ fn a_call_that_hangs_is_stuck_and_heartbeats_are_no_life() {
     let mut told = Told::new();
     told.works("ses_a");
     let started = told.at;
-    told.tool("ses_a", "msg_2", "prt_1", "bash", json!({
-        "status": "running", "input": { "command": "sleep 1 &" }, "time": { "start": started },
-    }));
+    told.tool(
+        "ses_a",
+        "msg_2",
+        "prt_1",
+        "bash",
+        json!({
+            "status": "running", "input": { "command": "sleep 1 &" }, "time": { "start": started },
+        }),
+    );
     let before = told.play.events.len();
     for _ in 0..900 {
         told.say(10, "server.heartbeat", json!({}));
@@ -109,7 +116,11 @@ fn a_call_that_hangs_is_stuck_and_heartbeats_are_no_life() {
     assert_eq!(told.state("ses_a", 0), "stalled/call_stuck");
     let folded = told.folded();
     let derived = &folded.states(Timestamp::from_millis(told.at))["ses_a"];
-    assert_eq!(derived.since, Timestamp::from_millis(started + 7_200_000), "since one moment, however often seen");
+    assert_eq!(
+        derived.since,
+        Timestamp::from_millis(started + 7_200_000),
+        "since one moment, however often seen"
+    );
 }
 
 /// openchamber/openchamber#904
@@ -122,7 +133,13 @@ fn a_failed_child_stays_failed_when_it_gets_idle_and_its_parent_goes_on() {
         let mut told = Told::new();
         told.works("ses_p");
         let at = told.at;
-        told.tool("ses_p", "msg_2", "prt_t", "task", json!({ "status": "running", "input": {}, "time": { "start": at } }));
+        told.tool(
+            "ses_p",
+            "msg_2",
+            "prt_t",
+            "task",
+            json!({ "status": "running", "input": {}, "time": { "start": at } }),
+        );
         told.session("ses_c", Some("ses_p")).prompt("ses_c", "msg_c").status("ses_c", "busy");
         told.answer("ses_c", "msg_d", "msg_c", json!({}));
         told.say(5, "session.error", json!({ "sessionID": "ses_c", "error": error }));
@@ -145,11 +162,20 @@ fn a_session_that_the_status_leaves_out_is_idle() {
     let mut told = Told::new();
     told.works("ses_p");
     let at = told.at;
-    told.tool("ses_p", "msg_2", "prt_t", "task", json!({ "status": "running", "input": {}, "time": { "start": at } }));
+    told.tool(
+        "ses_p",
+        "msg_2",
+        "prt_t",
+        "task",
+        json!({ "status": "running", "input": {}, "time": { "start": at } }),
+    );
     told.play.lost();
     told.play.world.restart();
     told.at += 20_000;
     told.play.connect(Timestamp::from_millis(told.at));
+    assert_eq!(told.state("ses_p", 0), "running/working", "once is not enough");
+    told.at += 6_000;
+    told.play.until(Timestamp::from_millis(told.at));
     assert_eq!(told.state("ses_p", 0), "failed/interrupted");
     assert_eq!(told.state("ses_p", 3 * 3600), "failed/interrupted", "its task is not stuck");
 }
@@ -162,7 +188,13 @@ fn a_child_that_never_ran_is_not_completed() {
     told.session("ses_c", Some("ses_p")).prompt("ses_c", "msg_c");
     let at = told.at;
     let times = json!({ "start": at, "end": at });
-    told.tool("ses_p", "msg_2", "prt_t", "task", json!({ "status": "completed", "input": {}, "output": "done", "time": times }));
+    told.tool(
+        "ses_p",
+        "msg_2",
+        "prt_t",
+        "task",
+        json!({ "status": "completed", "input": {}, "output": "done", "time": times }),
+    );
     let child = told.folded().facts("ses_c");
     assert_eq!((child.turns.started, child.usage.input, child.turn_end.is_some()), (0, 0, false));
 }
@@ -225,7 +257,7 @@ fn both_servers_of_a_session_count_it_once() {
     let both = Folded::of(a.events.iter().chain(&b.events).map(|(_, event)| event));
     let numbers = |folded: &Folded| folded.all().iter().map(|f| Folded::numbers(f)).collect::<Vec<_>>();
     assert_eq!(numbers(&one), numbers(&both));
-    assert!(both.doubles > 30);
+    assert!(both.doubles > 15, "{}", both.doubles);
 }
 
 #[test]

@@ -65,7 +65,8 @@ fn each_scenario_ends_as_the_table_of_the_recordings_says() {
     for (scenario, ends) in TRUTH {
         let (play, folded) = whole(scenario);
         let states = folded.states(play.now());
-        let mut roots: Vec<_> = states.iter().map(|(id, derived)| (folded.facts(id).start(), words(derived))).collect();
+        let mut roots: Vec<_> =
+            states.iter().map(|(id, derived)| (folded.facts(id).start(), words(derived))).collect();
         roots.sort();
         let got: Vec<&str> = roots.iter().map(|(_, word)| word.as_str()).collect();
         assert_eq!(got, *ends, "{scenario}\n{}", story(&play.events, play.now()));

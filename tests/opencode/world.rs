@@ -23,9 +23,10 @@ pub(crate) struct World {
 
 fn of_directory(path: &str) -> String {
     match path.split_once("directory=") {
-        Some((_, directory)) => {
-            percent_encoding::percent_decode_str(directory.split('&').next().unwrap()).decode_utf8().unwrap().into_owned()
-        }
+        Some((_, directory)) => percent_encoding::percent_decode_str(directory.split('&').next().unwrap())
+            .decode_utf8()
+            .unwrap()
+            .into_owned(),
         None => DIRECTORY.to_owned(),
     }
 }
@@ -85,7 +86,10 @@ impl World {
             "message.part.updated" => {
                 let part = &props["part"];
                 let all = self.messages.entry(session).or_default();
-                let Some((_, parts)) = all.iter_mut().find(|(info, _)| info["id"] == part["messageID"]) else { return };
+                let Some((_, parts)) = all.iter_mut().find(|(info, _)| info["id"] == part["messageID"])
+                else {
+                    return;
+                };
                 match parts.iter_mut().find(|known| known["id"] == part["id"]) {
                     Some(known) => *known = part.clone(),
                     None => parts.push(part.clone()),
@@ -121,7 +125,8 @@ impl World {
     /// The answer to a question, as status and body.
     pub(crate) fn answer(&self, path: &str, query: Option<&str>) -> (u16, Value) {
         let (plain, here) = (path.split('?').next().unwrap(), of_directory(path));
-        let is_here = |session: &str| self.sessions.get(session).is_none_or(|s| s["directory"] == here.as_str());
+        let is_here =
+            |session: &str| self.sessions.get(session).is_none_or(|s| s["directory"] == here.as_str());
         let pending = |all: &BTreeMap<String, Value>| {
             all.values().filter(|p| is_here(p["sessionID"].as_str().unwrap())).cloned().collect::<Vec<_>>()
         };
@@ -129,7 +134,9 @@ impl World {
         listed.sort_by_key(|s| std::cmp::Reverse(s["time"]["updated"].as_i64()));
         let body = match plain {
             "/experimental/session" => json!(listed),
-            "/session" => json!(listed.iter().filter(|s| s["directory"] == here.as_str()).collect::<Vec<_>>()),
+            "/session" => {
+                json!(listed.iter().filter(|s| s["directory"] == here.as_str()).collect::<Vec<_>>())
+            }
             "/session/status" => {
                 json!(self.status.iter().filter(|(id, _)| is_here(id)).collect::<BTreeMap<_, _>>())
             }

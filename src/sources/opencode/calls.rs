@@ -33,7 +33,15 @@ pub(super) fn part(
     if session.call(id).is_none() {
         let call = text(part.call).map(|call| t.common.id(&call));
         let (part, message) = (id.clone(), message.clone());
-        session.add_call(Call { part, message, call, started: false, asked: None, denied: false, tool: None });
+        session.add_call(Call {
+            part,
+            message,
+            call,
+            started: false,
+            asked: None,
+            denied: false,
+            tool: None,
+        });
     }
     let state = &part.state;
     let (started, ended) = (millis(state.time.start).unwrap_or(at), millis(state.time.end).unwrap_or(at));
@@ -69,9 +77,8 @@ pub(super) fn start(
     let time = call.asked.map_or(time, |asked| asked.min(time));
     let class = ToolClass::of_tool(tool);
     let common = &mut t.common;
-    let reduced =
-        arguments::reduce(&common.reducer, &mut common.memory, tool, class, spelled(input), None)
-            .unwrap_or_default();
+    let reduced = arguments::reduce(&common.reducer, &mut common.memory, tool, class, spelled(input), None)
+        .unwrap_or_default();
     let name = common.name(tool);
     let start = CallStart {
         call: id.clone(),
@@ -116,7 +123,8 @@ pub(super) fn end(
     // have none at all.
     let step = call.as_ref().and_then(|call| session.message(&call.message)).filter(|step| step.steps);
     let killed = class == ToolClass::Shell && exit_code.is_none() && step.is_some();
-    let stopped = step.is_some_and(|step| step.error.is_some()) || session.turn.is_none() || session.error.is_some();
+    let stopped =
+        step.is_some_and(|step| step.error.is_some()) || session.turn.is_none() || session.error.is_some();
     let outcome = match ending.failed {
         _ if read(metadata.interrupted) == Some(true) => CallOutcome::Interrupted,
         true if call.as_ref().is_some_and(|call| call.denied) => CallOutcome::Denied,
@@ -128,7 +136,8 @@ pub(super) fn end(
     let diff_lines = if class == ToolClass::Edit && !ending.failed { changed_lines(metadata) } else { None };
     let reducer = t.common.reducer.clone();
     let error = text(ending.error).filter(|_| ending.failed).map(|e| reducer.error_fingerprint(tool, &e));
-    let error = error.or_else(|| (outcome == CallOutcome::Error).then(|| reducer.error_fingerprint(tool, "killed")));
+    let error =
+        error.or_else(|| (outcome == CallOutcome::Error).then(|| reducer.error_fingerprint(tool, "killed")));
     let output = text(ending.output).map(|output| reducer.hash(output.as_bytes()));
     let read = if class == ToolClass::Read { lines_read(metadata) } else { None };
     let fact = CallEnd { call: id.clone(), outcome, exit_code, diff_lines, error, output, read };
@@ -166,9 +175,11 @@ fn changed_lines(metadata: &Metadata<'_>) -> Option<u32> {
     for patch in patches {
         seen = true;
         let changed = |line: &&str| {
-            (line.starts_with('+') && !line.starts_with("+++")) || (line.starts_with('-') && !line.starts_with("---"))
+            (line.starts_with('+') && !line.starts_with("+++"))
+                || (line.starts_with('-') && !line.starts_with("---"))
         };
-        lines = lines.saturating_add(u32::try_from(patch.lines().filter(changed).count()).unwrap_or(u32::MAX));
+        lines =
+            lines.saturating_add(u32::try_from(patch.lines().filter(changed).count()).unwrap_or(u32::MAX));
     }
     seen.then_some(lines)
 }

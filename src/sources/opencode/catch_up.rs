@@ -14,8 +14,8 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use super::state::{Doubt, Session, Tell, keep};
 use super::v2::time_of;
 use super::wire::{
-    Data, Info, Kept, Pending, Raw, Status, Stored, elements, list, made, millis, object, pairs,
-    shape, text, word,
+    Data, Info, Kept, Pending, Raw, Status, Stored, elements, list, made, millis, object, pairs, shape, text,
+    word,
 };
 use super::{Heard, Opencode, plain};
 use crate::event::{ActionKind, Fact, Name, Resolution, SessionId, Timestamp};
@@ -185,7 +185,9 @@ impl Opencode {
         if self.survey.here == Some(hash) {
             return;
         }
-        for (tag, path) in [(STATUS, "/session/status"), (PERMISSIONS, "/permission"), (QUESTIONS, "/question")] {
+        for (tag, path) in
+            [(STATUS, "/session/status"), (PERMISSIONS, "/permission"), (QUESTIONS, "/question")]
+        {
             self.ask(Ask::get(tag, within(path, &directory)).about(&directory), said);
         }
     }
@@ -234,8 +236,7 @@ impl Opencode {
             if let Some(id) = &session
                 && let Some(known) = self.sessions.get(id)
             {
-                let mut t =
-                    Tell { common: &mut self.common, said, observed: now, time: now, replay: false };
+                let mut t = Tell { common: &mut self.common, said, observed: now, time: now, replay: false };
                 known.push(&mut t, "deleted", now, Fact::SessionDeleted);
             }
             self.gone(ask.about.as_deref().unwrap_or_default());
@@ -363,7 +364,8 @@ impl Opencode {
         }
         // What else was heard of may have worked in between: the history tells it in one answer.
         if scope.is_none() && self.survey.holding {
-            let others = self.sessions.all.values().filter(|s| s.seq.is_some() && !s.v2 && !wanted.contains(&s.id));
+            let others =
+                self.sessions.all.values().filter(|s| s.seq.is_some() && !s.v2 && !wanted.contains(&s.id));
             let others: Vec<SessionId> = others.map(|s| s.id.clone()).collect();
             if self.survey.complete && self.survey.listed.len() <= LISTED {
                 wanted.extend(others);
@@ -423,7 +425,10 @@ impl Opencode {
                 let user = word(stored.info.role) == "user";
                 let parts = list::<super::wire::Part<'_>>(stored.parts);
                 // An answer is finished only after its parts.
-                let mut begun = Info { time: super::wire::Times { created: stored.info.time.created, ..Default::default() }, ..Default::default() };
+                let mut begun = Info {
+                    time: super::wire::Times { created: stored.info.time.created, ..Default::default() },
+                    ..Default::default()
+                };
                 (begun.id, begun.role, begun.parent) = (stored.info.id, stored.info.role, stored.info.parent);
                 (begun.model_id, begun.provider_id) = (stored.info.model_id, stored.info.provider_id);
                 begun.summary = stored.info.summary;
@@ -488,7 +493,8 @@ impl Opencode {
 
     /// Asks again about sessions that do not work, but never finished what they did.
     pub(super) fn ask_again(&mut self, now: Timestamp, said: &mut Said) {
-        let due = |s: &&mut Session| s.doubt == Doubt::Once && s.again_at.is_some_and(|at| now.since(at) >= 0);
+        let due =
+            |s: &&mut Session| s.doubt == Doubt::Once && s.again_at.is_some_and(|at| now.since(at) >= 0);
         let mut scopes = HashSet::new();
         for session in self.sessions.all.values_mut().filter(due) {
             session.again_at = None;
@@ -558,8 +564,11 @@ impl Opencode {
             // The stream went on: it told what was answered, and the list may be older than what was asked since.
             return;
         }
-        let open: HashSet<_> =
-            list::<Pending<'_>>(body).iter().filter_map(|p| text(p.id)).map(|id| self.common.id(&id)).collect();
+        let open: HashSet<_> = list::<Pending<'_>>(body)
+            .iter()
+            .filter_map(|p| text(p.id))
+            .map(|id| self.common.id(&id))
+            .collect();
         for session in self.sessions.all.values_mut().filter(|s| covers(s)) {
             let question = kind == ActionKind::Question;
             let gone: Vec<_> = session
@@ -591,9 +600,18 @@ impl Opencode {
                 let name = id.as_str().to_owned();
                 self.about(&name, said, now, now, false, |s, _| s.v2 = true);
                 let after = known.and_then(|k| k.2).map_or(String::new(), |seq| format!("?after={seq}"));
-                self.ask(Ask::get(NEXT_HISTORY, format!("/api/session/{name}/history{after}")).about(&name), said);
-                self.ask(Ask::get(NEXT_PERMISSIONS, format!("/api/session/{name}/permission")).about(&name), said);
-                self.ask(Ask::get(NEXT_QUESTIONS, format!("/api/session/{name}/question")).about(&name), said);
+                self.ask(
+                    Ask::get(NEXT_HISTORY, format!("/api/session/{name}/history{after}")).about(&name),
+                    said,
+                );
+                self.ask(
+                    Ask::get(NEXT_PERMISSIONS, format!("/api/session/{name}/permission")).about(&name),
+                    said,
+                );
+                self.ask(
+                    Ask::get(NEXT_QUESTIONS, format!("/api/session/{name}/question")).about(&name),
+                    said,
+                );
             }
         }
         let open: Vec<SessionId> =

@@ -80,8 +80,7 @@ pub struct Opencode {
 impl Opencode {
     /// A server that was followed before, where there is something of that.
     pub fn new(opening: &Opening, saved: Option<&[u8]>) -> Self {
-        let common =
-            Common::new(opening.source.clone(), opening.endpoint.clone(), opening.reducer.clone());
+        let common = Common::new(opening.source.clone(), opening.endpoint.clone(), opening.reducer.clone());
         let mut sessions = Sessions::default();
         saved::restore(saved, &mut sessions);
         Self {
@@ -200,8 +199,7 @@ impl Opencode {
         self.ask_ends(hash, said);
         let works = |s: &&mut Session| s.directory == Some(hash) && s.is_open() && s.doubt == Doubt::None;
         for session in self.sessions.all.values_mut().filter(works) {
-            let mut tell =
-                Tell { common: &mut self.common, said, observed, time, replay: false };
+            let mut tell = Tell { common: &mut self.common, said, observed, time, replay: false };
             let verdict = words::Verdict::of(crate::event::TurnOutcome::Cancelled);
             session.end_at(&mut tell, Some(verdict), time);
             self.changed = true;
@@ -270,8 +268,7 @@ impl Peer for Opencode {
         self.survey.stop();
         self.live.clear();
         for session in self.sessions.all.values_mut() {
-            let mut tell =
-                Tell { common: &mut self.common, said, observed: now, time: now, replay: false };
+            let mut tell = Tell { common: &mut self.common, said, observed: now, time: now, replay: false };
             session.lost(&mut tell);
         }
         self.changed = true;
@@ -309,8 +306,7 @@ impl Peer for Opencode {
 
     fn tick(&mut self, now: Timestamp, said: &mut Said) {
         for session in self.sessions.all.values_mut().filter(|s| s.ending.is_some()) {
-            let mut tell =
-                Tell { common: &mut self.common, said, observed: now, time: now, replay: false };
+            let mut tell = Tell { common: &mut self.common, said, observed: now, time: now, replay: false };
             session.end_late(&mut tell, now);
             self.changed = true;
         }

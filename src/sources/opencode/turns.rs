@@ -83,7 +83,8 @@ impl Session {
         if let Some(edge) = self.edge
             && self.turn.is_none()
         {
-            let Some(prompt) = self.last().filter(|m| m.created >= edge).and_then(|m| m.prompt.clone()) else {
+            let Some(prompt) = self.last().filter(|m| m.created >= edge).and_then(|m| m.prompt.clone())
+            else {
                 self.edge = None;
                 return;
             };

@@ -6,8 +6,8 @@ use super::wire::{
     CallRef, Info, Json, Metadata, Part, Pending as Waits, Props, Raw, Status, Todo, count, elements, list,
     millis, object, read, shape, text, word,
 };
-use super::words::{broken_of, finish_of, held_by, is_internal, is_read_only, mode_of};
 use super::words::Broken;
+use super::words::{broken_of, finish_of, held_by, is_internal, is_read_only, mode_of};
 use crate::event::reduce::stable_hash;
 use crate::event::{
     ActionKind, Certainty, Evidence, Fact, Id, Name, ProgressKind, Resolution, SessionInfo, Step, StepKind,
@@ -84,21 +84,30 @@ impl Session {
             self.work(t, created);
         }
         self.used(t, &id, info);
-        let (completed, finish, error) = (millis(info.time.completed), finish_of(info.finish), broken_of(info.error));
+        let (completed, finish, error) =
+            (millis(info.time.completed), finish_of(info.finish), broken_of(info.error));
         let Some(message) = self.message(&id) else { return };
         message.finish = finish.or(message.finish);
         let failed = error.filter(|_| message.error.is_none());
         message.error = error.or(message.error);
         let newly = completed.filter(|_| message.completed.is_none());
         message.completed = completed.or(message.completed);
-        let summed_up = newly.filter(|_| message.summary && message.finish.is_some() && message.error.is_none());
+        let summed_up =
+            newly.filter(|_| message.summary && message.finish.is_some() && message.error.is_none());
         if let Some(Broken::Class(class)) = failed {
             let at = completed.unwrap_or(t.time);
             let fact = Fact::Error { class, recoverable: false };
             self.push(t, &format!("error:{}", id.as_str()), at, fact);
         }
         if let Some(at) = summed_up {
-            let step = Step { id: id.clone(), kind: StepKind::Compaction, name: None, index: None, total: None, entry: None };
+            let step = Step {
+                id: id.clone(),
+                kind: StepKind::Compaction,
+                name: None,
+                index: None,
+                total: None,
+                entry: None,
+            };
             let fact = Fact::StepCompleted { step, outcome: StepOutcome::Advanced };
             self.push(t, &format!("summary:{}", id.as_str()), at, fact);
         }
@@ -121,7 +130,17 @@ impl Session {
             self.message(id).and_then(|m| m.model.clone()).map_or((None, None), |(m, p)| (Some(m), Some(p)));
         let cost_usd = read::<f64>(info.cost).filter(|cost| cost.is_finite() && *cost >= 0.0);
         let response = Some(id.clone());
-        let usage = Usage { model, provider, response, input, cache_read, cache_write, output, cost_usd, context_used: None };
+        let usage = Usage {
+            model,
+            provider,
+            response,
+            input,
+            cache_read,
+            cache_write,
+            output,
+            cost_usd,
+            context_used: None,
+        };
         let time = millis(info.time.completed).unwrap_or(t.time);
         let key = format!("usage:{}:{input}:{cache_read}:{cache_write}:{output}", id.as_str());
         self.push(t, &key, time, Fact::Usage(usage));
@@ -214,7 +233,8 @@ impl Session {
             "retry" => {
                 self.works(t, time);
                 self.retrying = true;
-                let attempt = read::<f64>(status.attempt).filter(|n| (0.0..1e9).contains(n)).map(|n| n as u32);
+                let attempt =
+                    read::<f64>(status.attempt).filter(|n| (0.0..1e9).contains(n)).map(|n| n as u32);
                 let until = millis(status.next);
                 let next = until.unwrap_or(time).as_millis();
                 let fact = Fact::Blocked { reason: held_by(status.action), attempt, delay_ms: None, until };
@@ -243,12 +263,17 @@ impl Session {
         let what = text(waits.permission).or_else(|| text(waits.action));
         let tool = what.map(|what| t.common.name(&what)).filter(|_| kind == ActionKind::Permission);
         if tool.as_ref().is_some_and(|tool| tool.as_str() == "doom_loop") {
-            let fact = Fact::NativeStuck { detector: Name::from("doom_loop"), layer: Name::from("tool_loop") };
+            let fact =
+                Fact::NativeStuck { detector: Name::from("doom_loop"), layer: Name::from("tool_loop") };
             self.push(t, &format!("stuck:{}", action.as_str()), time, fact);
         }
         let key = format!("asked:{}", action.as_str());
         let certainty = Certainty::Certain;
-        self.add_pending(Pending { id: action.clone(), part: part.clone(), question: kind == ActionKind::Question });
+        self.add_pending(Pending {
+            id: action.clone(),
+            part: part.clone(),
+            question: kind == ActionKind::Question,
+        });
         self.push(t, &key, time, Fact::ActionRequired { action, kind, certainty, tool, call: part });
     }
 

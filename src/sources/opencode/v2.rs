@@ -4,8 +4,8 @@
 use super::calls::{self, Ending};
 use super::state::{Call, Doubt, MAX_WAITING, Message, Origin, Session, Tell, keep};
 use super::wire::{Metadata, Props, Raw, count, millis, object, read, text, word};
-use super::words::{Verdict, finish_of, held_by, mode_of};
 use super::words::{Finish, is_read_only};
+use super::words::{Verdict, finish_of, held_by, mode_of};
 use crate::event::reduce::stable_hash;
 use crate::event::{
     BlockReason, ErrorClass, Fact, Id, Name, SessionInfo, Step, StepKind, StepOutcome, Timestamp, Trigger,
@@ -62,12 +62,23 @@ impl Session {
             }
             "compaction.ended" => {
                 let id = t.common.id(&format!("compaction:{}", time.as_millis()));
-                let step = Step { id, kind: StepKind::Compaction, name: None, index: None, total: None, entry: None };
+                let step = Step {
+                    id,
+                    kind: StepKind::Compaction,
+                    name: None,
+                    index: None,
+                    total: None,
+                    entry: None,
+                };
                 let fact = Fact::StepCompleted { step, outcome: StepOutcome::Advanced };
                 self.push(t, &format!("summary:{}", time.as_millis()), time, fact);
             }
             "moved" | "synthetic" | "agent.switched" | "model.switched" | "context.updated" => {}
-            known if ["reasoning.", "text.", "tool.", "shell.", "compaction.", "revert."].iter().any(|b| known.starts_with(b)) => {
+            known
+                if ["reasoning.", "text.", "tool.", "shell.", "compaction.", "revert."]
+                    .iter()
+                    .any(|b| known.starts_with(b)) =>
+            {
                 self.work(t, time);
             }
             _ => return false,
@@ -175,7 +186,15 @@ impl Session {
     fn next_call(&mut self, part: &Id, message: Id, call: Id) {
         if self.call(part).is_none() {
             let (part, call) = (part.clone(), Some(call));
-            self.add_call(Call { part, message, call, started: false, asked: None, denied: false, tool: None });
+            self.add_call(Call {
+                part,
+                message,
+                call,
+                started: false,
+                asked: None,
+                denied: false,
+                tool: None,
+            });
         }
     }
 

@@ -101,7 +101,8 @@ mod tests {
 
     #[test]
     fn what_is_no_such_id_has_no_time() {
-        for id in ["evt_", "evt_227e09c9800", "msg_227e09c98001bD3h6lDxxB9Lyo", "evt_zzze09c98001bD3h6lDxxB"] {
+        for id in ["evt_", "evt_227e09c9800", "msg_227e09c98001bD3h6lDxxB9Lyo", "evt_zzze09c98001bD3h6lDxxB"]
+        {
             assert_eq!(of(id, 1_795_965_362_000), None, "{id}");
         }
         assert_eq!(of("evt_227e09c98001x", 1_795_965_361_304 + 400 * 86_400_000), None);

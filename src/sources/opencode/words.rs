@@ -38,16 +38,8 @@ const NOISE: [&str; 25] = [
     "integration.updated",
     "installation.updated",
 ];
-const NOISE_OF: [&str; 8] = [
-    "file.watcher.",
-    "tui.",
-    "pty.",
-    "worktree.",
-    "workspace.",
-    "integration.",
-    "installation.",
-    "catalog.",
-];
+const NOISE_OF: [&str; 8] =
+    ["file.watcher.", "tui.", "pty.", "worktree.", "workspace.", "integration.", "installation.", "catalog."];
 
 /// How a model's answer ended, as `finish` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -158,5 +150,7 @@ pub(super) fn is_kind(kind: &str) -> bool {
     let dots = kind.bytes().filter(|b| *b == b'.').count();
     (1..=64).contains(&kind.len())
         && (1..=6).contains(&dots)
-        && kind.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'-' | b'_'))
+        && kind
+            .bytes()
+            .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'-' | b'_'))
 }
