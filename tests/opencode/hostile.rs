@@ -158,11 +158,11 @@ fn damage(value: &mut Value, seed: &mut u64) {
         json!(1_795_965_361_000_i64),
     ];
     match value {
-        Value::Object(all) if !all.is_empty() && next(seed) % 6 > 0 => {
+        Value::Object(all) if !all.is_empty() && !next(seed).is_multiple_of(6) => {
             let at = usize::try_from(next(seed)).unwrap() % all.len();
             damage(all.values_mut().nth(at).unwrap(), seed);
         }
-        Value::Array(all) if !all.is_empty() && next(seed) % 6 > 0 => {
+        Value::Array(all) if !all.is_empty() && !next(seed).is_multiple_of(6) => {
             let at = usize::try_from(next(seed)).unwrap() % all.len();
             damage(&mut all[at], seed);
         }

@@ -203,12 +203,12 @@ impl Session {
         let before = self.last().filter(|m| started.is_some_and(|started| m.created >= started)).cloned();
         if let Some(before) = before {
             let other = before.prompt.as_ref() != Some(&prompt);
-            if other && before.completed.is_none() && self.doubt != Doubt::None {
+            if other && before.completed.is_none() && (self.doubt != Doubt::None || t.replay) {
                 // One at a time: what was never finished will never be.
                 let busy = self.busy;
                 self.interrupted(t);
                 self.busy = busy;
-            } else if other && t.replay && before.is_final() && !self.goes_on(&prompt, &before) {
+            } else if other && before.is_final() && !self.goes_on(&prompt, &before, t.replay) {
                 let verdict = self.verdict();
                 let (busy, time) = (self.busy, before.completed.unwrap_or(t.time));
                 self.end_at(t, verdict, time);
@@ -232,10 +232,19 @@ impl Session {
 
     /// It works, and what it said up to now is known: if that was the end of a turn, another has begun.
     pub(super) fn catches_up(&mut self, t: &mut Tell<'_>) {
+        if self.turn.is_none() {
+            // It got to work on the newest prompt while nobody listened.
+            if let Some(prompt) =
+                self.messages.iter().rev().find(|m| m.user && !m.taken).map(|m| m.id.clone())
+            {
+                self.begin(t, &prompt, t.time);
+            }
+            return;
+        }
         let Some(last) = self.last().filter(|m| m.is_final()).cloned() else { return };
         let next = self.messages.iter().rev().find(|m| m.user && !m.taken && m.origin != Origin::Unknown);
         let next = next.map(|m| m.id.clone());
-        let Some(next) = next.filter(|next| !self.goes_on(next, &last)) else { return };
+        let Some(next) = next.filter(|next| !self.goes_on(next, &last, true)) else { return };
         if self.turn.is_some() {
             let verdict = self.verdict();
             self.end_at(t, verdict, last.completed.unwrap_or(t.time));
@@ -245,9 +254,12 @@ impl Session {
     }
 
     /// Whether a prompt belongs to the turn in which this message was the last.
-    fn goes_on(&mut self, prompt: &Id, before: &Message) -> bool {
+    fn goes_on(&mut self, prompt: &Id, before: &Message, replay: bool) -> bool {
         let ended = before.completed;
-        self.message(prompt)
-            .is_some_and(|m| m.origin == Origin::Program || ended.is_some_and(|ended| m.created < ended))
+        match self.message(prompt) {
+            Some(m) if m.origin == Origin::Unknown && !replay => true,
+            Some(m) => m.origin == Origin::Program || ended.is_some_and(|ended| m.created < ended),
+            None => !replay,
+        }
     }
 }
