@@ -42,6 +42,8 @@ const LISTED: usize = 300;
 const MESSAGES: usize = 50;
 /// Sequence beyond any: of a session with it nothing is told. A server tells *everything* of those not named at all.
 const NOTHING: u64 = (1 << 53) - 1;
+/// Sessions whose place in the history is not known and that are asked about one by one.
+const MAX_SINGLY: usize = 16;
 /// Directories that are asked about in one connection.
 const MAX_DIRECTORIES: usize = 64;
 /// Sessions that were deleted and are remembered.
@@ -364,8 +366,11 @@ impl Opencode {
         }
         // What else was heard of may have worked in between: the history tells it in one answer.
         if scope.is_none() && self.survey.holding {
-            let others =
-                self.sessions.all.values().filter(|s| s.seq.is_some() && !s.v2 && !wanted.contains(&s.id));
+            let mut singly = MAX_SINGLY;
+            let others = self.sessions.all.values().filter(|s| {
+                singly -= usize::from(s.seq.is_none() && singly > 0);
+                !s.v2 && !wanted.contains(&s.id) && (s.seq.is_some() || singly > 0)
+            });
             let others: Vec<SessionId> = others.map(|s| s.id.clone()).collect();
             if self.survey.complete && self.survey.listed.len() <= LISTED {
                 wanted.extend(others);

@@ -112,7 +112,8 @@ impl Session {
             self.push(t, &format!("summary:{}", id.as_str()), at, fact);
         }
         if let Some(at) = newly {
-            if self.doubt == Doubt::Once && !self.busy {
+            let is_final = self.message(&id).is_some_and(|m| m.is_final());
+            if !self.busy && (self.doubt == Doubt::Once || self.doubt == Doubt::Open && is_final) {
                 self.ending.get_or_insert(at);
             }
             self.try_end(t);
