@@ -111,6 +111,8 @@ impl Opencode {
         }
         self.changed = true;
         let known = self.sessions.all.contains_key(&id);
+        // One that is not known after a restart would not be asked about.
+        self.due |= !known;
         let session = self.sessions.of(&id);
         let mut tell = Tell { common: &mut self.common, said, observed, time, replay };
         if !known {

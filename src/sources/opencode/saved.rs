@@ -21,7 +21,7 @@ struct Saved {
 
 /// The sessions that matter most, as far as they fit: those at work, then those heard of last.
 pub(super) fn save(sessions: &Sessions) -> Vec<u8> {
-    let mut all: Vec<&Session> = sessions.all.values().filter(|s| s.is_open() || s.seq.is_some()).collect();
+    let mut all: Vec<&Session> = sessions.all.values().collect();
     all.sort_by_key(|s| (!s.is_open(), std::cmp::Reverse(s.touched)));
     let mut saved = Saved { layout: LAYOUT, sessions: Vec::new() };
     let mut size = 0;
