@@ -6,6 +6,7 @@ pub mod codex;
 pub mod files;
 pub mod gobby;
 pub mod live;
+pub mod opencode;
 pub mod openfox;
 mod orchestrator;
 pub mod push;
@@ -52,7 +53,7 @@ pub struct SourceDef {
 
 /// Every source there is.
 pub const LIST: &[&SourceDef] =
-    &[&claude_code::DEF, &codex::DEF, &gobby::DEF, &openfox::DEF, &spec::DEF, &push::DEF];
+    &[&claude_code::DEF, &codex::DEF, &opencode::DEF, &openfox::DEF, &gobby::DEF, &spec::DEF, &push::DEF];
 
 /// What a running source is given.
 #[derive(Clone)]

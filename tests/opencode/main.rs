@@ -1,0 +1,16 @@
+//! The opencode source: recordings of real servers, told whole, cut, restarted and damaged.
+
+#![allow(clippy::unwrap_used, reason = "a test that fails says where")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod cuts;
+mod folded;
+mod followed;
+mod hostile;
+mod play;
+mod recorded;
+mod reports;
+mod scenarios;
+mod world;

@@ -1,0 +1,298 @@
+//! Situations from public reports, as records of the stream.
+
+use agent_session_exporter::event::{Event, Fact, Timestamp};
+use serde_json::{Value, json};
+
+use super::folded::{Folded, words};
+use super::play::Play;
+use super::recorded::{DIRECTORY, Line, connections, json_of};
+
+const START: i64 = 1_795_965_361_000;
+
+/// A server that says what the test lets it.
+struct Told {
+    play: Play,
+    n: u64,
+    at: i64,
+}
+
+impl Told {
+    fn new() -> Self {
+        let mut play = Play::new();
+        play.connect(Timestamp::from_millis(START));
+        Self { play, n: 0, at: START }
+    }
+
+    /// One event, after some seconds.
+    fn say(&mut self, after: i64, kind: &str, props: Value) -> &mut Self {
+        self.at += after * 1000;
+        self.n += 1;
+        let stamp = (self.at - (26 << 36)) << 12 | i64::try_from(self.n % 4096).unwrap();
+        let event =
+            json!({ "id": format!("evt_{stamp:012x}x{}", self.n), "type": kind, "properties": props });
+        let frame = match kind {
+            "server.heartbeat" => json!({ "payload": event }),
+            _ => json!({ "directory": DIRECTORY, "project": "p", "payload": event }),
+        };
+        self.play.line(&Line { at: Timestamp::from_millis(self.at), frame });
+        self
+    }
+
+    fn session(&mut self, id: &str, parent: Option<&str>) -> &mut Self {
+        let mut info = json!({
+            "id": id, "directory": DIRECTORY, "version": "1.18.33", "agent": "build",
+            "model": { "id": "main", "providerID": "fake" }, "time": { "created": self.at, "updated": self.at },
+        });
+        if let Some(parent) = parent {
+            info["parentID"] = json!(parent);
+        }
+        self.say(0, "session.created", json!({ "sessionID": id, "info": info }))
+    }
+
+    fn prompt(&mut self, session: &str, id: &str) -> &mut Self {
+        let info = json!({ "id": id, "sessionID": session, "role": "user", "time": { "created": self.at } });
+        self.say(0, "message.updated", json!({ "sessionID": session, "info": info }));
+        let part = json!({ "id": format!("{id}_p"), "messageID": id, "sessionID": session, "type": "text", "text": "x" });
+        self.say(0, "message.part.updated", json!({ "sessionID": session, "part": part, "time": self.at }))
+    }
+
+    fn status(&mut self, session: &str, status: &str) -> &mut Self {
+        self.say(0, "session.status", json!({ "sessionID": session, "status": { "type": status } }))
+    }
+
+    fn answer(&mut self, session: &str, id: &str, prompt: &str, more: Value) -> &mut Self {
+        let mut info = json!({
+            "id": id, "sessionID": session, "role": "assistant", "parentID": prompt, "modelID": "main",
+            "providerID": "fake", "time": { "created": self.at },
+        });
+        for (name, value) in more.as_object().unwrap() {
+            info[name] = value.clone();
+        }
+        self.say(0, "message.updated", json!({ "sessionID": session, "info": info }))
+    }
+
+    fn tool(&mut self, session: &str, message: &str, id: &str, tool: &str, state: Value) -> &mut Self {
+        let part = json!({
+            "id": id, "messageID": message, "sessionID": session, "type": "tool", "tool": tool, "callID": "c",
+            "state": state,
+        });
+        self.say(0, "message.part.updated", json!({ "sessionID": session, "part": part, "time": self.at }))
+    }
+
+    fn works(&mut self, session: &str) -> &mut Self {
+        self.session(session, None).prompt(session, "msg_1").status(session, "busy");
+        self.answer(session, "msg_2", "msg_1", json!({}))
+    }
+
+    fn folded(&self) -> Folded {
+        Folded::of(self.play.events.iter().map(|(_, event)| event))
+    }
+
+    fn state(&self, session: &str, later: i64) -> String {
+        words(&self.folded().states(Timestamp::from_millis(self.at + later * 1000))[session])
+    }
+}
+
+/// kdlbs/kandev#2026
+#[test]
+fn a_call_that_hangs_is_stuck_and_heartbeats_are_no_life() {
+    let mut told = Told::new();
+    told.works("ses_a");
+    let started = told.at;
+    told.tool(
+        "ses_a",
+        "msg_2",
+        "prt_1",
+        "bash",
+        json!({
+            "status": "running", "input": { "command": "sleep 1 &" }, "time": { "start": started },
+        }),
+    );
+    let before = told.play.events.len();
+    for _ in 0..900 {
+        told.say(10, "server.heartbeat", json!({}));
+    }
+    assert_eq!(told.play.events.len(), before);
+    assert_eq!(told.state("ses_a", 0), "stalled/call_stuck");
+    let folded = told.folded();
+    let derived = &folded.states(Timestamp::from_millis(told.at))["ses_a"];
+    assert_eq!(
+        derived.since,
+        Timestamp::from_millis(started + 7_200_000),
+        "since one moment, however often seen"
+    );
+}
+
+/// openchamber/openchamber#904
+#[test]
+fn a_failed_child_stays_failed_when_it_gets_idle_and_its_parent_goes_on() {
+    for (error, wanted) in [
+        (json!({ "name": "APIError", "data": { "statusCode": 500 } }), "failed"),
+        (json!({ "name": "MessageAbortedError", "data": {} }), "cancelled"),
+    ] {
+        let mut told = Told::new();
+        told.works("ses_p");
+        let at = told.at;
+        told.tool(
+            "ses_p",
+            "msg_2",
+            "prt_t",
+            "task",
+            json!({ "status": "running", "input": {}, "time": { "start": at } }),
+        );
+        told.session("ses_c", Some("ses_p")).prompt("ses_c", "msg_c").status("ses_c", "busy");
+        told.answer("ses_c", "msg_d", "msg_c", json!({}));
+        told.say(5, "session.error", json!({ "sessionID": "ses_c", "error": error }));
+        told.status("ses_c", "idle").say(0, "session.idle", json!({ "sessionID": "ses_c" }));
+        let (created, completed) = (told.at - 5_000, told.at);
+        let times = json!({ "created": created, "completed": completed });
+        told.answer("ses_c", "msg_d", "msg_c", json!({ "error": error, "time": times }));
+        told.status("ses_c", "idle");
+        let folded = told.folded();
+        let child = folded.facts("ses_c");
+        assert_eq!(child.turn_end.as_ref().unwrap().outcome.as_str(), wanted);
+        assert_eq!(child.turns.completed, 0);
+        assert_eq!(told.state("ses_p", 0), "running/working");
+    }
+}
+
+/// WalshyDev/oc-orchestrator#202
+#[test]
+fn a_session_that_the_status_leaves_out_is_idle() {
+    let mut told = Told::new();
+    told.works("ses_p");
+    let at = told.at;
+    told.tool(
+        "ses_p",
+        "msg_2",
+        "prt_t",
+        "task",
+        json!({ "status": "running", "input": {}, "time": { "start": at } }),
+    );
+    told.play.lost();
+    told.play.world.restart();
+    told.at += 20_000;
+    told.play.connect(Timestamp::from_millis(told.at));
+    assert_eq!(told.state("ses_p", 0), "running/working", "once is not enough");
+    told.at += 6_000;
+    told.play.until(Timestamp::from_millis(told.at));
+    assert_eq!(told.state("ses_p", 0), "failed/interrupted");
+    assert_eq!(told.state("ses_p", 3 * 3600), "failed/interrupted", "its task is not stuck");
+}
+
+/// code-yeongyu/oh-my-openagent#4570
+#[test]
+fn a_child_that_never_ran_is_not_completed() {
+    let mut told = Told::new();
+    told.works("ses_p");
+    told.session("ses_c", Some("ses_p")).prompt("ses_c", "msg_c");
+    let at = told.at;
+    let times = json!({ "start": at, "end": at });
+    told.tool(
+        "ses_p",
+        "msg_2",
+        "prt_t",
+        "task",
+        json!({ "status": "completed", "input": {}, "output": "done", "time": times }),
+    );
+    let child = told.folded().facts("ses_c");
+    assert_eq!((child.turns.started, child.usage.input, child.turn_end.is_some()), (0, 0, false));
+}
+
+/// DEVtheOPS/opencode-plugin-otel#44
+#[test]
+fn a_session_diff_counts_nothing() {
+    let mut told = Told::new();
+    told.works("ses_a");
+    let before = told.play.events.len();
+    for additions in [10, 25, 25, 18] {
+        let diff = json!([{ "file": "a", "additions": additions, "deletions": 0 }]);
+        told.say(1, "session.diff", json!({ "sessionID": "ses_a", "diff": diff }));
+    }
+    assert_eq!(told.play.events.len(), before);
+}
+
+#[test]
+fn what_comes_after_idle_is_no_activity() {
+    let play = Play::whole("edit_task");
+    let ended = |event: &Event| matches!(event.fact, Fact::TurnEnded { .. });
+    let end = play.events.iter().find(|(_, event)| ended(event)).unwrap().1.time;
+    let folded = Folded::of(play.events.iter().map(|(_, event)| event));
+    assert_eq!(folded.all()[0].last_activity, end);
+}
+
+#[test]
+fn two_servers_on_one_folder_tell_one_story() {
+    let recorded = json_of("two_servers.ab.json");
+    assert_eq!(recorded["B"]["/session/status"], json!({}));
+    assert_eq!(recorded["A"]["/session/status"].as_object().unwrap().len(), 1);
+    let (mut a, mut b) = (Play::at("127.0.0.1:4096"), Play::at("127.0.0.1:4097"));
+    let lines = &connections("two_servers")[0];
+    a.connect(lines[0].at);
+    for line in lines {
+        a.line(line);
+        // The other comes again and again, and sees the folder, but neither the status nor the stream.
+        b.world = a.world.clone();
+        b.world.restart();
+        b.connect(line.at);
+        b.lost();
+    }
+    assert_eq!(b.events, [], "what it lists is not its own");
+    // An exporter that had it from there once does not end it either.
+    let folded = Folded::of(a.events.iter().map(|(_, event)| event));
+    assert_eq!(folded.all().len(), 1);
+    let info = &folded.all()[0].info;
+    assert_eq!(info.endpoint.as_ref().unwrap().as_str(), "127.0.0.1:4096");
+}
+
+#[test]
+fn both_servers_of_a_session_count_it_once() {
+    let (mut a, mut b) = (Play::at("127.0.0.1:4096"), Play::at("127.0.0.1:4097"));
+    for play in [&mut a, &mut b] {
+        let lines = &connections("edit_task")[0];
+        play.connect(lines[0].at);
+        lines.iter().for_each(|line| play.line(line));
+    }
+    let one = Folded::of(a.events.iter().map(|(_, event)| event));
+    let both = Folded::of(a.events.iter().chain(&b.events).map(|(_, event)| event));
+    let numbers = |folded: &Folded| folded.all().iter().map(|f| Folded::numbers(f)).collect::<Vec<_>>();
+    assert_eq!(numbers(&one), numbers(&both));
+    assert!(both.doubles > 15, "{}", both.doubles);
+}
+
+#[test]
+fn an_instance_that_is_closed_ends_what_it_ran() {
+    let mut told = Told::new();
+    told.works("ses_a");
+    told.say(3, "server.instance.disposed", json!({ "directory": DIRECTORY }));
+    assert_eq!(told.state("ses_a", 0), "cancelled/by_user");
+}
+
+#[test]
+fn a_child_of_a_child_that_asks_makes_the_root_wait() {
+    let mut told = Told::new();
+    told.works("ses_a");
+    for (child, parent) in [("ses_b", "ses_a"), ("ses_c", "ses_b")] {
+        let prompt = format!("msg_{child}");
+        told.session(child, Some(parent)).prompt(child, &prompt).status(child, "busy");
+        told.answer(child, &format!("{prompt}_2"), &prompt, json!({}));
+    }
+    let asks = json!({ "id": "per_1", "sessionID": "ses_c", "permission": "bash", "patterns": [] });
+    told.say(1, "permission.asked", asks);
+    assert_eq!(told.state("ses_a", 3600), "waiting_for_user/permission");
+}
+
+#[test]
+fn a_kind_that_is_not_known_is_told_once_and_is_no_work() {
+    let mut told = Told::new();
+    told.works("ses_a");
+    let before = told.folded().facts("ses_a").last_activity;
+    for _ in 0..3 {
+        told.say(9, "session.dreams", json!({ "sessionID": "ses_a" }));
+        told.say(0, "Not a word, but prose", json!({ "sessionID": "ses_a" }));
+    }
+    assert_eq!(told.play.unknown, ["session.dreams"]);
+    let facts = told.folded().facts("ses_a");
+    assert_eq!(facts.last_activity, before);
+    assert!(facts.last_seen > before);
+}
