@@ -45,6 +45,31 @@ fn events(recording: &[u8]) -> (Vec<Event>, Vec<u8>) {
     (out, decoder.checkpoint())
 }
 
+/// Recordings of servers, as records alone: of each line the frame or event in it.
+static SERVERS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
+    let mut all = Vec::new();
+    for (folder, end) in [("openfox", ".ws.ndjson"), ("opencode", ".sse.ndjson"), ("gobby", ".ndjson")] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(folder);
+        let mut paths: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+        paths.retain(|p| p.to_str().is_some_and(|p| p.ends_with(end)));
+        paths.sort();
+        for path in paths {
+            let text = std::fs::read_to_string(path).unwrap();
+            let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            let records = lines.filter_map(|line| {
+                let frame = ["frame", "event", "response"].iter().find_map(|k| line.get(*k))?;
+                Some(if line.get("response").is_some() { format!("?{frame}") } else { frame.to_string() })
+            });
+            let text = records.collect::<Vec<_>>().join("\n");
+            if text.len() < 60_000 {
+                all.push(text.into_bytes());
+            }
+        }
+    }
+    assert!(all.len() > 20, "{}", all.len());
+    all
+});
+
 /// Journal blobs as the store writes them.
 static BLOBS: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let blob = |recording: &Vec<u8>| {
@@ -188,6 +213,11 @@ proptest! {
     }
 
     #[test]
+    fn server_records(pick in any::<prop::sample::Index>(), changes in changes()) {
+        bodies::server_records(&changed(&SERVERS, pick, &changes));
+    }
+
+    #[test]
     fn push_item(pick in any::<prop::sample::Index>(), changes in changes()) {
         bodies::push_item(&changed(&ITEMS[0], pick, &changes));
     }
@@ -212,6 +242,7 @@ proptest! {
         bodies::codex_lines(&bytes);
         bodies::line_objects(&bytes);
         bodies::claude_lines(&bytes);
+        bodies::server_records(&bytes);
         bodies::push_item(&bytes);
         bodies::push_cloud_event(&bytes);
         bodies::journal_read(&bytes);

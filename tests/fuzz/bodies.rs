@@ -1,6 +1,7 @@
 //! What must hold for any bytes from outside or from a damaged state file: no panic, bounded memory. One body per
 //! fuzz target; `tests/hostile.rs` runs the same bodies on mutated recordings.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Write as _;
 use std::ops::ControlFlow;
@@ -9,7 +10,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use agent_session_exporter::event::reduce::Runners;
-use agent_session_exporter::event::{Event, Reducer, SourceId, Timestamp};
+use agent_session_exporter::event::{Event, Name, Reducer, SourceId, Timestamp};
 use agent_session_exporter::ingest::{Kernel, Options as Tailing, Outcome, Position, Tail, Wake, file_name};
 use agent_session_exporter::session::snapshot::{Snapshot, Tree};
 use agent_session_exporter::session::{Facts, Session};
@@ -17,8 +18,9 @@ use agent_session_exporter::sources::claude_code::Claude;
 use agent_session_exporter::sources::codex::Codex;
 use agent_session_exporter::sources::files::objects::{self, Piece};
 use agent_session_exporter::sources::files::{Opening, PEEK};
+use agent_session_exporter::sources::live;
 use agent_session_exporter::sources::push::{Admission, Decoder, Options};
-use agent_session_exporter::sources::{Decode, Record};
+use agent_session_exporter::sources::{Decode, LIST, Record};
 use agent_session_exporter::store::dedup::Known;
 use agent_session_exporter::store::journal;
 use agent_session_exporter::store::sessions::Sessions;
@@ -90,6 +92,65 @@ pub fn codex_lines(bytes: &[u8]) {
     let again = again.expect("a checkpoint of our own can be restored");
     assert_eq!(again.session(), decoder.session());
     fold(all);
+}
+
+/// What a server sends, line by line, to every source that follows servers. A line behind a question mark answers the
+/// oldest question that is open, one behind an exclamation mark is a loss of the connection.
+pub fn server_records(bytes: &[u8]) {
+    for live in LIST.iter().filter_map(|def| def.live) {
+        let opening = live::Opening {
+            source: SourceId::from(live.name),
+            endpoint: Name::from("127.0.0.1:1"),
+            base: "http://127.0.0.1:1".to_owned(),
+            reducer: REDUCER.clone(),
+        };
+        let kept = follow((live.new)(&opening, None), bytes);
+        if let Some(kept) = kept {
+            assert!(kept.len() <= MAX_CHECKPOINT, "{}: a checkpoint of {} bytes", live.name, kept.len());
+            follow((live.new)(&opening, Some(&kept)), bytes);
+        }
+        // Whatever lies in the state file is no reason to fall over.
+        follow((live.new)(&opening, Some(bytes)), b"");
+    }
+}
+
+fn follow(mut peer: Box<dyn live::Peer>, bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut said = live::Said::default();
+    let mut asks = VecDeque::new();
+    let (mut all, mut now, mut kept) = (Vec::new(), NOW, None);
+    peer.connected(now, &mut said);
+    for line in bytes.split(|b| *b == b'\n') {
+        let before = all.len() + said.events.len();
+        match line.split_first() {
+            Some((b'?', body)) => {
+                if let Some(ask) = asks.pop_front() {
+                    let answer = live::Answer { status: 200, body: body.to_vec(), next: None };
+                    let _ = peer.answered(&ask, &Ok(answer), now, &mut said);
+                }
+            }
+            Some((b'!', _)) => {
+                asks.clear();
+                peer.lost(now, &mut said);
+                said.asks.clear();
+                peer.connected(now, &mut said);
+            }
+            _ => {
+                let _ = peer.record(&Record { bytes: line, observed: now }, &mut said);
+            }
+        }
+        now = now.plus(500);
+        peer.tick(now, &mut said);
+        all.append(&mut said.events);
+        let more = all.len() - before;
+        assert!(more <= 4 * MAX_EVENTS + line.len() / 8, "{more} events of a record");
+        asks.extend(said.asks.drain(..));
+        assert!(said.unknown.iter().all(|kind| kind.len() <= line.len()));
+        said.unknown.clear();
+        kept = peer.changed().or(kept);
+    }
+    all.iter().for_each(small);
+    fold(all);
+    kept
 }
 
 /// A line that may hold several objects, or damage. Objects are whole, in order and never overlap; what is complete
