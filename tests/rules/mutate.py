@@ -28,19 +28,18 @@ def blocks(lines):
         yield start, end, lines[start].split(": ")[1]
 
 
-def scaled(text, by):
-    value = float(text) * by
-    return str(round(value)) if "." not in text else f"{value:.3f}"
-
-
 def number_changes(text):
-    """A number a tenth more and less, small whole ones by one."""
-    if "." in text or float(text) >= 100:
-        yield scaled(text, 1.1)
-        yield scaled(text, 0.9)
-    elif text != "1":
-        yield str(int(text) + 1)
-        yield str(int(text) - 1)
+    """A share a tenth more and less, a count by one, seconds by at least one step of the tests."""
+    if "." in text:
+        yield f"{float(text) * 1.1:.3f}"
+        yield f"{float(text) * 0.9:.3f}"
+        return
+    value = int(text)
+    # Conditions "equal to 1" have no numbers.
+    step = 0 if value == 1 else 1 if value < 100 else max(15, value // 10)
+    if step:
+        yield str(value + step)
+        yield str(value - step)
 
 
 def changes(lines):
