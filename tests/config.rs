@@ -110,6 +110,32 @@ fn a_source_is_switched_and_given_roots_by_the_file() {
 }
 
 #[test]
+fn servers_of_a_source_are_read_and_belong_to_sources_that_have_some() {
+    let text = "[sources.opencode]\nservers = [\"http://127.0.0.1:4096\", \"https://box/oc/\"]\n\
+                servers_file = \"~/servers.json\"\nusername = \"me\"\npassword_file = \"/p\"\nca_file = \"/ca.pem\"\n\
+                [sources.openfox]\ntoken_file = \"~/token\"";
+    let c = with_file(text, &[], &[]).unwrap();
+    let live = c.live("opencode");
+    let bases: Vec<String> = live.servers.iter().map(|place| place.base()).collect();
+    assert_eq!(bases, ["http://127.0.0.1:4096", "https://box:443/oc"]);
+    assert_eq!(live.servers_file, Some(PathBuf::from("/home/dev/servers.json")));
+    assert_eq!(
+        (live.login.username.as_deref(), live.login.password_file),
+        (Some("me"), Some(PathBuf::from("/p")))
+    );
+    assert_eq!(live.trust.ca_file, Some(PathBuf::from("/ca.pem")));
+    assert_eq!(c.live("openfox").login.token_file, Some(PathBuf::from("/home/dev/token")));
+    assert!(c.live("gobby").servers.is_empty());
+
+    let wrong = "[sources.codex]\nservers = [\"http://a\"]\n[sources.gobby]\nroots = [\"/x\"]\n\
+                 [sources.opencode]\nservers = [\"http://me:secret-planted@host:1\"]";
+    let found: BTreeMap<_, _> = problems(wrong).into_iter().collect();
+    assert_eq!(found.len(), 3, "{found:?}");
+    assert!(found.iter().any(|(place, what)| place.contains("opencode") && what.contains("password_file")));
+    assert!(!format!("{found:?}").contains("planted"), "a password is not repeated: {found:?}");
+}
+
+#[test]
 fn all_problems_are_told_at_once_with_their_places() {
     let file = "max_sesions = 5\nmax_tracked = -1\nseries = \"some\"\nhistory_max_age = 7\nhome = []\n\
                 [web]\nlisten_address = [\"nowhere\"]\n[sources.codx]\nenabled = true\n\
