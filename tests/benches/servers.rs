@@ -33,6 +33,8 @@ const OPENCODE_SERVERS: usize = 5;
 /// Sessions that are busy at each opencode server.
 const OPENCODE_SESSIONS: usize = 4;
 const OPENFOX_SESSIONS: usize = 50;
+/// Sessions in memory.
+const MAX_TRACKED: usize = 400;
 /// Recorded time of the second part, and how much faster it is played.
 const REPLAYED: Duration = Duration::from_secs(1800);
 const FASTER: f64 = 20.0;
@@ -72,8 +74,9 @@ fn start(home: &Path, opencode: &[Arc<Server>], openfox: &Server) -> Program {
     let address = format!("127.0.0.1:{port}");
     let config = home.join("config.toml");
     let urls: Vec<String> = opencode.iter().map(|s| format!("{:?}", s.url())).collect();
+    // Sessions that ended leave early, so that their number does not grow with the time that is played.
     let text = format!(
-        "[sources.opencode]\nservers = [{}]\n[sources.openfox]\nservers = [{:?}]\n",
+        "max_sessions = 200\nmax_tracked = {MAX_TRACKED}\n[sources.opencode]\nservers = [{}]\n[sources.openfox]\nservers = [{:?}]\n",
         urls.join(", "),
         openfox.url()
     );
@@ -82,12 +85,13 @@ fn start(home: &Path, opencode: &[Arc<Server>], openfox: &Server) -> Program {
     command.env_clear().env("HOME", home).arg("--home").arg(home).arg("--state-dir").arg(home.join("state"));
     command.arg("--config.file").arg(config).args(["--web.listen-address", &address]);
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let program = Program { child, address };
+    let mut program = Program { child, address };
     let started = Instant::now();
     while std::net::TcpStream::connect(&program.address).is_err()
         || Client::connect(&program.address).get("/-/ready").0 != 200
     {
         assert!(started.elapsed() < Duration::from_secs(60), "never ready");
+        assert!(program.child.try_wait().unwrap().is_none(), "it ended");
         std::thread::sleep(Duration::from_millis(50));
     }
     program
@@ -100,8 +104,18 @@ fn play(agent: Agent, server: Arc<Server>, known: Known, at_once: usize, speed: 
         Agent::Opencode => traffic::opencode(&folder.join("opencode")),
         Agent::Openfox => traffic::openfox(&folder.join("openfox")),
     };
-    // Deleted sessions and a server's own end are no work; long hangs are little.
-    let left_out = ["deleted", "restart", "dispose", "model_hang", "model_no_reply", "v2", "two_servers"];
+    // Deleted sessions and a server's own end are no work, long hangs are little, and a fork's copied history counts
+    // nothing.
+    let left_out = [
+        "deleted",
+        "restart",
+        "dispose",
+        "model_hang",
+        "model_no_reply",
+        "v2",
+        "two_servers",
+        "queued_prompt",
+    ];
     let tracks: Vec<Track> =
         tracks.into_iter().filter(|t| !left_out.iter().any(|name| t.name.contains(name))).collect();
     let (stop, sent, calls) = (Arc::new(AtomicBool::new(false)), Arc::default(), Arc::default());

@@ -104,6 +104,7 @@ impl Stand {
         let entered = runtime.enter();
         let surroundings = Surroundings {
             tick: TICK,
+            gather: Duration::ZERO,
             pause: Duration::from_millis(10),
             longest_pause: Duration::from_millis(200),
         };

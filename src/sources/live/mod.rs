@@ -208,6 +208,8 @@ impl Ask {
 pub struct Surroundings {
     /// Time between ticks of peers.
     pub tick: Duration,
+    /// How long events are gathered before they are handed on: each batch costs the store a commit.
+    pub gather: Duration,
     /// First pause before a server is tried again.
     pub pause: Duration,
     /// Longest pause.
@@ -220,6 +222,7 @@ impl Default for Surroundings {
     fn default() -> Self {
         Self {
             tick: Duration::from_secs(1),
+            gather: Duration::from_millis(100),
             pause: Duration::from_millis(500),
             longest_pause: Duration::from_secs(30),
         }

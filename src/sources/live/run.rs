@@ -310,6 +310,7 @@ impl Endpoint {
         let mut held: VecDeque<(Vec<u8>, Timestamp)> = VecDeque::new();
         let mut held_bytes = 0;
         let mut unanswered = 0;
+        let mut flush_at: Option<Instant> = None;
         let began = Instant::now();
         let mut last_heard = began;
         self.damaged = 0;
@@ -343,7 +344,14 @@ impl Endpoint {
                 }
                 self.up().await;
             }
-            self.flush().await;
+            if !self.said.events.is_empty() {
+                flush_at.get_or_insert_with(|| Instant::now() + self.surroundings.gather);
+            }
+            let due = flush_at.is_some_and(|at| at <= Instant::now());
+            if due || self.said.events.len() >= MAX_EVENTS {
+                self.flush().await;
+                flush_at = None;
+            }
             if self.closed {
                 break None;
             }
@@ -394,11 +402,14 @@ impl Endpoint {
                     }
                 }
                 () = until(dead_at) => break Some(AskError::Silent),
+                () = until(flush_at) => {}
                 _ = tick.tick() => {
                     if began.elapsed() >= GOOD_AFTER && self.logged.take().is_some() {
                         tracing::info!(source = self.source.name, endpoint = self.endpoint, "server is followed again");
                     }
                     self.peer.tick(self.context.clock.now(), &mut self.said);
+                    // A position may have moved without an event.
+                    flush_at = Some(Instant::now());
                 }
             }
         };
