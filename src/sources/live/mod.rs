@@ -222,7 +222,7 @@ impl Default for Surroundings {
     fn default() -> Self {
         Self {
             tick: Duration::from_secs(1),
-            gather: Duration::from_millis(100),
+            gather: Duration::from_millis(200),
             pause: Duration::from_millis(500),
             longest_pause: Duration::from_secs(30),
         }
