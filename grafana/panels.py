@@ -144,6 +144,8 @@ def table(title, about, queries, order, size=(24, 8), sort=None, units=None, col
     named = {value: name for value, name in values.items() if name}
     places = {next((value for value, name in named.items() if name == column), column): n for n, column in enumerate(order)}
     hidden = {"Time": True} | {value: True for value, name in values.items() if not name}
+    # Where all other queries return nothing, Grafana leaves the letter out.
+    named, hidden = ({"Value": queries[0][1]} | named, hidden) if queries[0][1] else (named, {"Value": True} | hidden)
     changes = ([{"id": "merge", "options": {}}] if many else []) + [
         {"id": "organize", "options": {"excludeByName": hidden, "indexByName": places, "renameByName": named}}
     ]

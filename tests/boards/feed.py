@@ -59,7 +59,7 @@ def mistakes(number):
     yield base | {"id": f"ahead-{number}", "time": now + 3_600_000, "type": "activity"}
     # More sources than have labels of their own, and more sessions than are kept.
     for n in range(60):
-        one = {"id": f"many-{n}-{number}", "time": now - 60_000, "sessionId": f"many-{n}-{number}", "source": f"source-{n % 20}"}
+        one = {"id": f"many-{n}-{number}", "time": now - 60_000, "sessionId": f"many-{n}-{number}", "source": f"source_{n % 20}"}
         yield base | one | {"type": "turn.started", "data": {"trigger": "person"}}
         yield base | one | {"id": f"over-{n}-{number}", "time": now - 59_000, "type": "turn.ended", "data": {"outcome": "completed"}}
 

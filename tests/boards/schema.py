@@ -43,7 +43,7 @@ def compiled(folder, boards):
     with tempfile.TemporaryDirectory(dir=folder) as work:
         path = pathlib.Path(work) / "boards.ts"
         path.write_text(source(boards))
-        command = [str(folder / "node_modules/.bin/tsc"), "--noEmit", "--strict", "--skipLibCheck", "--types", ""]
+        command = [str(folder / "node_modules/.bin/tsc"), "--noEmit", "--strict", "--skipLibCheck"]
         command += ["--module", "es2020", "--moduleResolution", "node", "--target", "es2020", str(path)]
         return subprocess.run(command, capture_output=True, text=True)
 
