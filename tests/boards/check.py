@@ -181,6 +181,17 @@ def check_board(file, board, known, others, vocabulary):
     return queries
 
 
+def check_links(boards):
+    """What links to boards sets are variables of those boards: links of alerts and of rows."""
+    texts = [(f, (lint.ALERTS / f).read_text()) for f in lint.RULES] + [(f, json.dumps(b)) for f, b in boards.items()]
+    variables = {b["uid"]: {v["name"] for v in b["templating"]["list"]} for b in boards.values()}
+    for where, text in texts:
+        for uid, asked in re.findall(r"/d/([\w-]+)([^'\"]*)", text):
+            lacking = set(re.findall(r"\bvar-(\w+)=", asked)) - variables.get(uid, set())
+            if lacking:
+                lint.fail(where, f"a link sets {sorted(lacking)}, which {uid} does not have")
+
+
 def check_provisioning():
     """What Grafana is given beside the boards."""
     sources = yaml.safe_load((ROOT / "grafana/provisioning/datasources/agent-sessions.yml").read_text())
@@ -292,7 +303,21 @@ def ask(prometheus, target):
     return values
 
 
-def check_answers(exporter, queries, known):
+def check_rows(prometheus, where, panel):
+    """A table of several queries has one row for each thing: Grafana puts rows together by the labels that all have."""
+    frames = []
+    for target in panel["targets"]:
+        query = urllib.parse.urlencode({"query": with_values(target["expr"])})
+        answer = json.loads(fetch(f"{prometheus}/api/v1/query?{query}"))
+        frames.append([r["metric"] for r in answer["data"]["result"]])
+    shared = set.intersection(*(set().union(*rows) for rows in frames))
+    for target, rows in zip(panel["targets"], frames):
+        keys = [tuple(row.get(label, "") for label in sorted(shared)) for row in rows]
+        if len(keys) != len(set(keys)):
+            lint.fail(where, f"query {target['refId']} has several rows for one {sorted(shared)}")
+
+
+def check_answers(exporter, boards, queries, known):
     """Every query returns something; returns the longest time one took."""
     with contextlib.ExitStack() as stack:
         work = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -342,6 +367,8 @@ def check_answers(exporter, queries, known):
             time.sleep(1 if missing else 0)
         for where, target in missing:
             lint.fail(where, f"returns nothing: {with_values(target['expr'])}")
+        for file, panel in ((f, p) for f, b in boards.items() for p in panels(b) if p["type"] == "table" and not missing):
+            check_rows(prometheus, f"{file}: {panel['title']}", panel)
         if missing:
             for log in work.glob("*.log"):
                 print(f"--- {log.name}", "".join(log.read_text().splitlines(keepends=True)[-10:]), sep="\n", file=sys.stderr)
@@ -359,11 +386,12 @@ def main():
         lint.fail("grafana", f"the boards are {[path.name for path in files]}")
     boards = {path.name: json.loads(path.read_text()) for path in files}
     queries = [q for file, board in boards.items() for q in check_board(file, board, known, others, vocabulary)]
+    check_links(boards)
     check_provisioning()
     count = sum(panel["type"] != "row" for board in boards.values() for panel in panels(board))
     said = f"{len(boards)} boards, {count} panels, {len(queries)} queries"
     if len(sys.argv) > 1 and not lint.problems:
-        slowest, where = check_answers(sys.argv[1], queries, known)
+        slowest, where = check_answers(sys.argv[1], boards, queries, known)
         stood_for = [w for w, t in queries if any(name in t["expr"] for name in NEEDS_SERVER)]
         if not lint.problems:
             said += f", all with data ({len(stood_for)} of them from a page), the slowest in {slowest * 1000:.0f} ms ({where})"

@@ -32,14 +32,16 @@ def trouble(number):
         for n, (ago, kind, data) in enumerate(facts):
             yield {
                 "schemaVersion": "1", "source": "everything", "projectId": "shop", "sessionId": f"{session}-{number}",
-                "id": f"{session}-{number}-{n}", "time": now - ago * 1000, "type": kind, "data": data,
+                "id": f"{session}-{number}-{n}", "time": int(now - ago * 1000), "type": kind, "data": data,
             }
 
     started = ("session.started", {"agent": "my-bot", "model": "model-1", "provider": "acme", "url": "https://bot.example/2"})
+    # Within the last second: what began before the exporter's store was made is not counted.
     calls = []
     for n in range(40):
-        calls.append((900 - n * 20, "tool.started", {"callId": f"c{n}", "tool": "read", "args": {"path": "a"}}))
-        calls.append((899 - n * 20, "tool.ended", {"callId": f"c{n}", "tool": "read", "outcome": "ok"}))
+        ago = 0.8 - n / 50
+        calls.append((ago, "tool.started", {"callId": f"c{n}", "tool": "read", "args": {"path": "a"}}))
+        calls.append((ago, "tool.ended", {"callId": f"c{n}", "tool": "read", "outcome": "ok"}))
     turn = ("turn.started", {"trigger": "person"})
     yield from told("spins", (1000, *started), (950, *turn), *calls)
     yield from told("asks", (1000, *started), (950, *turn), (400, "user.action_required", {"actionId": "a", "kind": "question"}))
