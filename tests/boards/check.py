@@ -112,6 +112,10 @@ def check_table(where, panel, known):
     named = {n: known[n][1] for n in known for t in panel["targets"] if re.search(rf"(?<![\w:]){n}(?![\w:])", t["expr"])}
     organize = next(c["options"] for c in panel["transformations"] if c["id"] == "organize")
     columns = set(organize["renameByName"].values()).union({"job", "instance"}, *named.values())
+    placed = {organize["renameByName"].get(c, c) for c in organize["indexByName"]}
+    sorted_by = {s["displayName"] for s in panel["options"].get("sortBy", [])}
+    if placed - columns or sorted_by - columns:
+        lint.fail(where, f"has no columns {sorted((placed | sorted_by) - columns)}")
     for override in panel["fieldConfig"]["overrides"]:
         column = override["matcher"]["options"]
         if column not in columns:
