@@ -1,0 +1,409 @@
+#!/usr/bin/env python3
+"""Checks grafana/: the boards' form, that what they ask for exists, and, given an exporter, that every query of every panel
+returns data.
+
+Argument: the exporter's binary; without it only what needs no server is checked. With it, an exporter that was fed
+(feed.py) is scraped by a real Prometheus with the shipped rules. Needs prometheus on the PATH, and PyYAML.
+"""
+
+import contextlib
+import http.server
+import json
+import math
+import pathlib
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import yaml
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+sys.dont_write_bytecode = True
+sys.path[:0] = [str(ROOT / "tests/rules"), str(HERE)]
+import feed  # noqa: E402
+import lint  # noqa: E402
+
+UIDS = {
+    "needs-you.json": "agent-session-needs-you", "session.json": "agent-session", "fleet.json": "agent-session-fleet",
+    "orchestration.json": "agent-session-orchestration", "exporter.json": "agent-session-exporter",
+}
+# Families with one series for one thing at a time, or with those that do not hold at 0.
+ONE_HOT = "agent_session_state|agent_session_state_reason|agent_orchestration_state|agent_orchestration_spec_state|agent_orchestration_spec_error"
+# What a lasting connection to an agent's server would have to lose or to contradict: a page stands for it, with the labels
+# that METRICS.md gives.
+NEEDS_SERVER = ["agent_session_exporter_source_reconnects_total", "agent_session_exporter_state_disagreements_total"]
+# May stay 0: nothing that is pushed makes a commit fail.
+MAY_REST = ["agent_session_exporter_store_commit_failures_total"]
+VARIABLES = {"$__rate_interval": "1m", "$__range": "5m"}
+ROUNDS = 3
+
+
+# === What needs no server ===
+
+
+def panels(board):
+    """Panels of a board, those in rows as well."""
+    for panel in board["panels"]:
+        yield panel
+        yield from panel.get("panels", [])
+
+
+def with_values(expr):
+    """A query as Grafana sends it with everything chosen."""
+    for name, value in VARIABLES.items():
+        expr = expr.replace(name, value)
+    return re.sub(r"\$\w+", ".*", expr)
+
+
+def families():
+    """What may be asked for: documented families with their labels, recorded rules, and Prometheus' own series of alerts."""
+    known = lint.families()
+    for name, (kind, labels) in list(known.items()):
+        if kind == "histogram":
+            known[f"{name}_bucket"] = ("counter", labels | {"le"})
+    rules = [r for f in lint.RULES if f not in lint.NOT_LOADED for g in yaml.safe_load((lint.ALERTS / f).read_text())["groups"] for r in g["rules"]]
+    recorded = {}
+    for rule in rules:
+        by = re.match(r"\s*sum by \(([^)]*)\)", rule["expr"])
+        if "record" in rule and by:
+            recorded[rule["record"]] = ("gauge", set(re.findall(r"\w+", by[1])))
+    alert = lint.IDENTITY | {"category"}
+    alerts = {"ALERTS": ("gauge", alert | {"alertstate"}), "ALERTS_FOR_STATE": ("gauge", alert)}
+    return known | recorded | alerts, set(recorded) | set(alerts)
+
+
+def check_query(where, panel, target, known, others, vocabulary):
+    """Names and labels of a query, and the ways in which it may put series together."""
+    expr = with_values(target["expr"])
+    before = len(lint.problems)
+    lint.check_expression(where, expr, known, others, vocabulary)
+    # Boards show what alerts may not depend on; how, is looked at below.
+    lint.problems[before:] = [p for p in lint.problems[before:] if "joins on agent_session_info" not in p]
+    if re.search(r"\bgroup_(left|right)\b", expr):
+        lint.fail(where, "joins, which may multiply; match with `and`")
+    for name, tail in re.findall(rf"\b({ONE_HOT})\{{[^}}]*\}}(.{{0,5}})", expr):
+        if tail != " == 1":
+            lint.fail(where, f"{name} is not compared with 1")
+    if re.search(r"\bjob\s*[=!]", expr) or re.search(r'\binstance\s*[=!]', expr.replace('instance=~".*"', "")):
+        lint.fail(where, "asks for a job or an instance")
+    named = [name for name in known if re.search(rf"(?<![\w:]){name}(?![\w:])", expr)]
+    labels = set().union({"job", "instance"}, *(known[name][1] for name in named))
+    kept = re.findall(r"\b(?:by|on) \(([^)]*)\)", expr)
+    used = {label for group in kept for label in re.findall(r"\w+", group)} | set(re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", "")))
+    if used - labels:
+        lint.fail(where, f"no family of the query has {sorted(used - labels)}")
+    if target["datasource"] != panel["datasource"]:
+        lint.fail(where, "the query's data source is not the panel's")
+    if panel["type"] == "table" and not target["instant"]:
+        lint.fail(where, "a table of a range")
+
+
+def check_table(where, panel, known):
+    """Columns that a table styles or links are those its queries give."""
+    named = {n: known[n][1] for n in known for t in panel["targets"] if re.search(rf"(?<![\w:]){n}(?![\w:])", t["expr"])}
+    organize = next(c["options"] for c in panel["transformations"] if c["id"] == "organize")
+    columns = set(organize["renameByName"].values()).union({"job", "instance"}, *named.values())
+    placed = {organize["renameByName"].get(c, c) for c in organize["indexByName"]}
+    sorted_by = {s["displayName"] for s in panel["options"].get("sortBy", [])}
+    if placed - columns or sorted_by - columns:
+        lint.fail(where, f"has no columns {sorted((placed | sorted_by) - columns)}")
+    for override in panel["fieldConfig"]["overrides"]:
+        column = override["matcher"]["options"]
+        if column not in columns:
+            lint.fail(where, f"has no column {column}")
+        for link in (v for p in override["properties"] if p["id"] == "links" for v in p["value"]):
+            for field in re.findall(r"__data\.fields\.(\w+)", link["url"]):
+                if field not in columns:
+                    lint.fail(where, f"a link needs {field}, which is no column")
+            uid = re.match(r"/d/([\w-]+)", link["url"])
+            if uid and uid[1] not in UIDS.values():
+                lint.fail(where, f"a link leads to no board: {link['url']}")
+
+
+def check_places(where, board):
+    """No two panels lie on each other, none hangs over the edge."""
+    taken = {}
+    for panel in board["panels"]:
+        place = panel["gridPos"]
+        if place["x"] < 0 or place["w"] < 1 or place["h"] < 1 or place["x"] + place["w"] > 24:
+            lint.fail(where, f"{panel['title']} hangs over the edge")
+        for cell in ((x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])):
+            other = taken.setdefault(cell, panel["title"])
+            if other != panel["title"]:
+                lint.fail(where, f"{panel['title']} lies on {other}")
+                break
+
+
+def check_board(file, board, known, others, vocabulary):
+    """Form and queries of a board; returns its queries."""
+    queries = []
+    if board["uid"] != UIDS.get(file):
+        lint.fail(file, f"its uid is {board['uid']}")
+    variables = {v["name"]: v for v in board["templating"]["list"]}
+    if variables.get("datasource", {}).get("type") != "datasource":
+        lint.fail(file, "has no variable for the data source")
+    ids = [panel["id"] for panel in panels(board)]
+    if len(ids) != len(set(ids)):
+        lint.fail(file, "two panels have one id")
+    check_places(file, board)
+    for panel in panels(board):
+        if panel["type"] == "row":
+            continue
+        where = f"{file}: {panel.get('title')}"
+        if not panel.get("title") or not panel.get("description"):
+            lint.fail(where, "has no title or no description")
+        if panel["datasource"]["uid"] != "${datasource}":
+            lint.fail(where, "does not take the chosen data source")
+        if panel["type"] in ("timeseries", "stat") and not panel["fieldConfig"]["defaults"].get("unit"):
+            lint.fail(where, "has no unit")
+        if panel["type"] != "text" and not panel["targets"]:
+            lint.fail(where, "asks for nothing")
+        if panel["type"] == "table":
+            check_table(where, panel, known)
+        for target in panel.get("targets", []):
+            check_query(where, panel, target, known, others, vocabulary)
+            unknown = set(re.findall(r"\$(\w+)", target["expr"])) - set(variables) - {"__rate_interval", "__range"}
+            if unknown:
+                lint.fail(where, f"there is no variable {sorted(unknown)}")
+            queries.append((where, target))
+    for variable in variables.values():
+        if variable["type"] == "query":
+            asked = re.fullmatch(r"label_values\((\w+)(?:\{(.*)\})?, (\w+)\)", variable["query"]["query"])
+            if not asked or asked[1] not in known or asked[3] not in known[asked[1]][1] | {"instance"}:
+                lint.fail(file, f"the variable {variable['name']} asks for what does not exist")
+            else:
+                queries.append((f"{file}: ${variable['name']}", {"values": asked[3], "expr": f"{asked[1]}{{{asked[2] or ''}}}"}))
+    return queries
+
+
+def check_links(boards):
+    """What links to boards sets are variables of those boards: links of alerts and of rows."""
+    texts = [(f, (lint.ALERTS / f).read_text()) for f in lint.RULES] + [(f, json.dumps(b)) for f, b in boards.items()]
+    variables = {b["uid"]: {v["name"] for v in b["templating"]["list"]} for b in boards.values()}
+    for where, text in texts:
+        for uid, asked in re.findall(r"/d/([\w-]+)([^'\"]*)", text):
+            lacking = set(re.findall(r"\bvar-(\w+)=", asked)) - variables.get(uid, set())
+            if lacking:
+                lint.fail(where, f"a link sets {sorted(lacking)}, which {uid} does not have")
+
+
+def check_provisioning():
+    """What Grafana is given beside the boards."""
+    sources = yaml.safe_load((ROOT / "grafana/provisioning/datasources/agent-sessions.yml").read_text())
+    if {s["type"] for s in sources["datasources"]} != {"prometheus", "alertmanager"} or sources["apiVersion"] != 1:
+        lint.fail("provisioning", "data sources are not Prometheus and Alertmanager")
+    providers = yaml.safe_load((ROOT / "grafana/provisioning/dashboards/agent-sessions.yml").read_text())
+    if [p["folder"] for p in providers["providers"]] != [""] or providers["apiVersion"] != 1:
+        lint.fail("provisioning", "boards do not go to the default folder")
+
+
+# === A real Prometheus ===
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def fetch(url, data=None, kind="application/x-ndjson"):
+    request = urllib.request.Request(url, data=data, headers={"Content-Type": kind} if data else {})
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return answer.read().decode()
+
+
+def within(what, test, limit=60):
+    """Tries until something holds; mistakes of a server that starts are no failure."""
+    end = time.monotonic() + limit
+    while True:
+        with contextlib.suppress(OSError, urllib.error.URLError):
+            if test():
+                return
+        if time.monotonic() > end:
+            raise SystemExit(f"tests/boards/check.py: not within {limit} s: {what}")
+        time.sleep(0.2)
+
+
+@contextlib.contextmanager
+def started(command, log):
+    """A server, ended at the end."""
+    with open(log, "w") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def serve_page(known):
+    """Serves the families that a lost connection would show, one more at every scrape."""
+    count = iter(range(1, 1_000_000))
+
+    class Page(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            n = next(count)
+            labels = {name: ",".join(f'{label}="x"' for label in sorted(known[name][1])) for name in NEEDS_SERVER}
+            lines = [f"{name}{{{labels[name]}}} {n}" for name in NEEDS_SERVER]
+            body = ("\n".join(lines) + "\n").encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+def push_round(address, home, number):
+    """Everything once more, with what is wrong in it."""
+    lines = "\n".join(json.dumps(event) for event in feed.feed(address, number)) + "\n"
+    answer = json.loads(fetch(f"{address}/api/v1/events", lines.encode()))
+    if answer["rejected"]:
+        raise SystemExit(f"tests/boards/check.py: events are refused: {answer['rejected'][:3]}")
+    with contextlib.suppress(urllib.error.HTTPError):
+        fetch(f"{address}/api/v1/events", b'{"schemaVersion":"1"}', "application/json")
+    for path in home.rglob("*.jsonl"):
+        with open(path, "a") as file:
+            file.write('{"timestamp":\n')
+
+
+def ask(prometheus, target):
+    """Values that a query returns; of variables the labels'."""
+    if "values" in target:
+        query = urllib.parse.urlencode({"match[]": with_values(target["expr"])})
+        return json.loads(fetch(f"{prometheus}/api/v1/label/{target['values']}/values?{query}"))["data"]
+    # What stands in for nothing must not pass for something.
+    asked = {"query": with_values(target["expr"]).removesuffix(" or vector(0)")}
+    if target["instant"]:
+        results = json.loads(fetch(f"{prometheus}/api/v1/query?{urllib.parse.urlencode(asked)}"))["data"]["result"]
+        values = [float(r["value"][1]) for r in results]
+    else:
+        now = time.time()
+        asked |= {"start": now - 30, "end": now, "step": 5}
+        results = json.loads(fetch(f"{prometheus}/api/v1/query_range?{urllib.parse.urlencode(asked)}"))["data"]["result"]
+        values = [float(v) for r in results for _, v in r["values"]]
+    values = [v for v in values if not math.isnan(v)]
+    if re.search(r"\b(rate|increase)\(", target["expr"]) and not any(name in target["expr"] for name in MAY_REST):
+        return [v for v in values if v > 0]
+    return values
+
+
+def check_rows(prometheus, where, panel):
+    """A table of several queries has one row for each thing: Grafana puts rows together by the labels that all have."""
+    frames = []
+    for target in panel["targets"]:
+        query = urllib.parse.urlencode({"query": with_values(target["expr"])})
+        answer = json.loads(fetch(f"{prometheus}/api/v1/query?{query}"))
+        frames.append([r["metric"] for r in answer["data"]["result"]])
+    shared = set.intersection(*(set().union(*rows) for rows in frames))
+    for target, rows in zip(panel["targets"], frames):
+        keys = [tuple(row.get(label, "") for label in sorted(shared)) for row in rows]
+        if len(keys) != len(set(keys)):
+            lint.fail(where, f"query {target['refId']} has several rows for one {sorted(shared)}")
+
+
+def check_answers(exporter, boards, queries, known):
+    """Every query returns something; returns the longest time one took."""
+    with contextlib.ExitStack() as stack:
+        work = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        sessions = work / "home/.codex/sessions"
+        sessions.mkdir(parents=True)
+        (work / "state").mkdir()
+        name = "rollout-2026-11-29T15-00-00-00000001-0000-7000-8000-000000000000.jsonl"
+        shutil.copy(ROOT / "tests/fixtures/codex/edit_ok.rollout.jsonl", sessions / name)
+        port, prometheus_port = free_port(), free_port()
+        address, prometheus = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{prometheus_port}"
+        command = [exporter, "--home", str(work / "home"), "--state-dir", str(work / "state"), "--web.listen-address", f"127.0.0.1:{port}"]
+        command += ["--max-sessions", "60", "--max-tracked", "60", "--history.max-age", "10000d"]
+        stack.enter_context(started(command, work / "exporter.log"))
+        within("the exporter is ready", lambda: fetch(f"{address}/-/ready") or True)
+        page = serve_page(known)
+        stack.callback(page.shutdown)
+        rules = [str(lint.ALERTS / file) for file in lint.RULES if file not in lint.NOT_LOADED]
+        config = {
+            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}, "rule_files": rules,
+            "scrape_configs": [
+                {"job_name": "any", "static_configs": [{"targets": [f"127.0.0.1:{port}", f"127.0.0.1:{page.server_port}"]}]}
+            ],
+        }
+        (work / "prometheus.yml").write_text(yaml.safe_dump(config))
+        command = ["prometheus", f"--config.file={work}/prometheus.yml", f"--storage.tsdb.path={work}/tsdb"]
+        stack.enter_context(started([*command, f"--web.listen-address=127.0.0.1:{prometheus_port}"], work / "prometheus.log"))
+        within("Prometheus is ready", lambda: fetch(f"{prometheus}/-/ready") or True)
+        for number in range(ROUNDS):
+            push_round(address, work / "home", number)
+            # Two scrapes at least see the round before the next one comes.
+            time.sleep(4)
+        slowest, missing = (0, ""), list(queries)
+        end = time.monotonic() + 45
+        while missing and time.monotonic() < end:
+            still = []
+            for where, target in missing:
+                began = time.monotonic()
+                try:
+                    found = ask(prometheus, target)
+                except urllib.error.HTTPError as error:
+                    lint.fail(where, f"{json.loads(error.read())['error']}: {target['expr']}")
+                    continue
+                slowest = max(slowest, (time.monotonic() - began, where))
+                if not found:
+                    still.append((where, target))
+            missing = still
+            time.sleep(1 if missing else 0)
+        for where, target in missing:
+            lint.fail(where, f"returns nothing: {with_values(target['expr'])}")
+        for file, panel in ((f, p) for f, b in boards.items() for p in panels(b) if p["type"] == "table" and not missing):
+            check_rows(prometheus, f"{file}: {panel['title']}", panel)
+        if missing:
+            for log in work.glob("*.log"):
+                print(f"--- {log.name}", "".join(log.read_text().splitlines(keepends=True)[-10:]), sep="\n", file=sys.stderr)
+        return slowest
+
+
+def main():
+    fresh = subprocess.run([sys.executable, str(ROOT / "grafana/build.py"), "--check"], stdout=subprocess.DEVNULL)
+    if fresh.returncode:
+        lint.fail("grafana", "boards are stale")
+    known, others = families()
+    vocabulary = lint.words()
+    files = sorted((ROOT / "grafana/dashboards").glob("*.json"))
+    if {path.name for path in files} != set(UIDS):
+        lint.fail("grafana", f"the boards are {[path.name for path in files]}")
+    boards = {path.name: json.loads(path.read_text()) for path in files}
+    queries = [q for file, board in boards.items() for q in check_board(file, board, known, others, vocabulary)]
+    check_links(boards)
+    check_provisioning()
+    count = sum(panel["type"] != "row" for board in boards.values() for panel in panels(board))
+    said = f"{len(boards)} boards, {count} panels, {len(queries)} queries"
+    if len(sys.argv) > 1 and not lint.problems:
+        slowest, where = check_answers(sys.argv[1], boards, queries, known)
+        stood_for = [w for w, t in queries if any(name in t["expr"] for name in NEEDS_SERVER)]
+        if not lint.problems:
+            said += f", all with data ({len(stood_for)} of them from a page), the slowest in {slowest * 1000:.0f} ms ({where})"
+    for problem in lint.problems:
+        print(f"boards: {problem}", file=sys.stderr)
+    print(f"boards: {said}, {len(lint.problems)} problems")
+    return 1 if lint.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
