@@ -168,7 +168,8 @@ fn router(config: &Config, core: &Core, listeners: &Listeners) -> anyhow::Result
     for host in &config.web.allowed_hosts {
         anyhow::ensure!(hosts.allow(host), "web.allowed_hosts: {host:?} is no host name");
     }
-    if config.web.allow_remote {
+    // Whoever names hosts means those, wherever requests come from.
+    if config.web.allow_remote && config.web.allowed_hosts.is_empty() {
         hosts.allow_any();
     }
     hosts.set_https(listeners.web.https());
