@@ -311,6 +311,7 @@ impl Endpoint {
         let mut held_bytes = 0;
         let mut unanswered = 0;
         let mut flush_at: Option<Instant> = None;
+        let mut drained = false;
         let began = Instant::now();
         let mut last_heard = began;
         self.damaged = 0;
@@ -355,6 +356,10 @@ impl Endpoint {
             if self.closed {
                 break None;
             }
+            if std::mem::take(&mut drained) && !self.surroundings.gather.is_zero() {
+                // What comes within a moment is read at once: waking up costs more than reading.
+                tokio::time::sleep(self.surroundings.gather / 20).await;
+            }
             let dead_at = self.source.quiet.map(|quiet| last_heard + quiet);
             tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => break None,
@@ -391,7 +396,10 @@ impl Endpoint {
                         }
                         match stream.next().now_or_never() {
                             Some(next) => heard = next,
-                            None => break None,
+                            None => {
+                                drained = true;
+                                break None;
+                            }
                         }
                     };
                     if held_bytes > MAX_HELD {
