@@ -137,6 +137,12 @@ impl Stream {
         }
     }
 
+    /// Whether everything that has arrived can be had at once. A stream of events hands out one piece at a time, however
+    /// many have come.
+    pub const fn reads_ahead(&self) -> bool {
+        matches!(self, Self::Socket(_))
+    }
+
     /// Takes leave, as the protocol wants it.
     pub async fn close(self) {
         if let Self::Socket(mut socket) = self {

@@ -397,7 +397,7 @@ impl Endpoint {
                         match stream.next().now_or_never() {
                             Some(next) => heard = next,
                             None => {
-                                drained = true;
+                                drained = stream.reads_ahead();
                                 break None;
                             }
                         }
