@@ -35,6 +35,10 @@ pub struct Stand {
     pub capabilities: Capabilities,
     pub configured: Configured,
     pub disk: Disk,
+    /// How long events are gathered.
+    pub gather: Duration,
+    /// Time between ticks.
+    pub tick: Duration,
     hand: &'static AtomicI64,
     /// Creation of the store: what is older does not count.
     pub created: Timestamp,
@@ -57,6 +61,8 @@ impl Stand {
             capabilities,
             configured: Configured::default(),
             disk: Disk::default(),
+            gather: Duration::ZERO,
+            tick: TICK,
             hand: Box::leak(Box::new(AtomicI64::new(now.as_millis()))),
             created: Timestamp::from_millis(0),
         }
@@ -103,8 +109,8 @@ impl Stand {
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let entered = runtime.enter();
         let surroundings = Surroundings {
-            tick: TICK,
-            gather: Duration::ZERO,
+            tick: self.tick,
+            gather: self.gather,
             pause: Duration::from_millis(10),
             longest_pause: Duration::from_millis(200),
         };

@@ -47,6 +47,18 @@ fn what_comes_while_a_question_is_open_waits_for_its_answer() {
 }
 
 #[test]
+fn a_server_counts_as_followed_only_with_what_it_told_first() {
+    let source = events();
+    let server = Server::start(rules(&source, r#"["listed"]"#));
+    let mut stand = stand(source).server(&server);
+    // Nothing else hands the events on.
+    (stand.gather, stand.tick) = (Duration::from_secs(60), Duration::from_secs(60));
+    let run = stand.start();
+    let snapshot = run.life.until("scanned", |s| s.scanned);
+    assert!(facts(&snapshot, "toy", "listed").is_some());
+}
+
+#[test]
 fn a_stream_that_was_cut_is_opened_again_and_counted() {
     for source in [events(), socket()] {
         let server = server(&source);

@@ -276,6 +276,10 @@ impl Endpoint {
                 Err(error) => Some(error),
             };
             let Some(error) = lost else { break };
+            // To be told to stop is no loss.
+            if *self.stop.borrow() {
+                break;
+            }
             self.down(error).await;
             let Surroundings { pause, longest_pause, .. } = self.surroundings;
             let longest = if self.server.configured { longest_pause } else { LOOK_FOR_EVERY };
@@ -551,7 +555,9 @@ impl Endpoint {
         }
     }
 
+    /// Tells how the server is, behind everything that was said so far: a first scan is over with its events.
     async fn say_health(&mut self, up: bool) {
+        self.flush().await;
         let now = self.context.clock.now();
         self.health = Some((up, now));
         let health = health_of(self.source.name, &self.endpoint, up, now);
