@@ -1,5 +1,7 @@
 //! The command line: what can be asked for, turned into a configuration and one call. Flags come from the table of keys.
 
+mod replay;
+
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -8,6 +10,7 @@ use std::path::PathBuf;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use clap_complete::Shell;
 
+use crate::app::Replay;
 use crate::config::{CONFIG_FILE, Config, Inputs, KEYS, Kind, Problems, variable};
 use crate::docs::{self, FamilyDoc};
 
@@ -22,6 +25,8 @@ pub struct Commands {
     pub demo: fn(Config) -> anyhow::Result<()>,
     /// One scan, its exposition into a file or to standard output.
     pub once: fn(Config, Option<PathBuf>) -> anyhow::Result<()>,
+    /// Recordings to what scrapes would have shown of them.
+    pub replay: fn(Config, Replay) -> anyhow::Result<()>,
     /// A report on what was found.
     pub check: fn(Config) -> anyhow::Result<String>,
     /// The families there are.
@@ -104,6 +109,7 @@ pub fn run(
             match name {
                 "demo" => (commands.demo)(config)?,
                 "once" => (commands.once)(config, sub.get_one::<PathBuf>("output").cloned())?,
+                "replay" => (commands.replay)(config, replay::asked(sub)?)?,
                 "check" => return finish(out.write_all((commands.check)(config)?.as_bytes())),
                 _ => (commands.serve)(config)?,
             }
@@ -163,6 +169,10 @@ pub fn command() -> Command {
                 .help("File to write, replaced as a whole; without it standard output"),
         ))
         .subcommand(flagged("check", "Check the configuration and tell what was found and what each source can see"))
+        .subcommand(replay::arguments(flagged(
+            "replay",
+            "Turn recorded files into what scrapes of them would have shown, to load into Prometheus or to test rules",
+        )))
         .subcommand(
             Command::new("docs")
                 .about("Print documentation made from the program's own tables")

@@ -11,6 +11,7 @@ fn main() -> ExitCode {
         serve: app::serve,
         demo: app::demo,
         once: app::once,
+        replay: app::replay,
         check: app::check,
         families: app::families,
         sources: sources::LIST.iter().map(|s| s.name).collect(),

@@ -34,6 +34,10 @@ fn run(line: &str) -> Result<(Vec<(String, Config)>, String), Failure> {
             called(&format!("once {output:?}"), c);
             Ok(())
         },
+        replay: |c, wanted| {
+            called(&format!("replay {wanted:?}"), c);
+            Ok(())
+        },
         check: |_| anyhow::bail!("the state folder cannot be written to"),
         families: || {
             vec![FamilyDoc {

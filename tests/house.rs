@@ -32,7 +32,7 @@ const ROOMS: &[(&str, &[&str])] = &[
 const EVERY_ROOM: &[&str] =
     &["event", "clock", "telemetry", "session", "store", "ingest", "sources", "views", "config", "docs"];
 /// What sources have in common; the rest of the room is one source each.
-const SHARED: &[&str] = &["files", "live", "shape", "walk", "arguments", "orchestrator"];
+const SHARED: &[&str] = &["files", "live", "shape", "walk", "arguments", "orchestrator", "recorded"];
 /// Parts of a room that some other room may not touch although it may import the rest.
 const CLOSED: &[(&str, &str)] = &[("views", "session::apply"), ("views", "session::window")];
 /// Crates from outside and the only places that may name them.

@@ -4,8 +4,8 @@
 mod check;
 mod demo;
 mod once;
+mod replay;
 
-use std::collections::HashMap;
 use std::io::{IsTerminal as _, Write as _};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -43,6 +43,7 @@ use crate::views::webconfig::WebConfig;
 
 pub use self::check::check;
 pub use self::once::once;
+pub use self::replay::{Moment, Replay, To, duration_ms, replay};
 
 /// How long the store keeps a session after its last event.
 const RETENTION: Duration = Duration::from_secs(7 * 86_400);
@@ -218,10 +219,48 @@ fn push_source(config: &Config, core: &Core) -> anyhow::Result<push::Push> {
 }
 
 fn renderer(config: &Config, core: &Core) -> Renderer {
+    Renderer::new(series(config), core.telemetry.clone())
+}
+
+/// Which sessions have series.
+fn series(config: &Config) -> selection::Options {
     let mode = SeriesMode::parse(config.series.as_str()).unwrap_or_default();
-    let options =
-        selection::Options { mode, max_sessions: config.max_sessions, ..selection::Options::default() };
-    Renderer::new(options, core.telemetry.clone())
+    selection::Options { mode, max_sessions: config.max_sessions, ..selection::Options::default() }
+}
+
+/// Says in the self metrics what each source can see.
+fn offer_capabilities(telemetry: &Telemetry, sources: &[&SourceDef]) {
+    for def in sources {
+        for capability in event::Capability::ALL {
+            let gauge = telemetry.source_capability.with_label_values(&[def.name, capability.as_str()]);
+            gauge.set(i64::from(def.capabilities.has(*capability) || def.of_some.has(*capability)));
+        }
+    }
+}
+
+/// What the owner is set up with; `scanning` are the sources that will say when their first scan is over.
+fn owner_options(
+    config: &Config,
+    scanning: &[&SourceDef],
+    folder: Option<std::path::PathBuf>,
+) -> anyhow::Result<store::Options> {
+    let names = |defs: &[&SourceDef]| defs.iter().map(|d| SourceId::from(d.name)).collect::<Vec<_>>();
+    Ok(store::Options {
+        max_tracked: config.max_tracked,
+        retention: RETENTION,
+        thresholds: config.thresholds::<Thresholds>()?,
+        capabilities: LIST.iter().map(|d| (SourceId::from(d.name), d.capabilities)).collect(),
+        pushed: push::DEF.capabilities,
+        retell: LIST
+            .iter()
+            .map(|d| (SourceId::from(d.name), d.retells.iter().map(|s| SourceId::from(*s)).collect()))
+            .collect(),
+        see_stops: LIST.iter().filter(|d| d.sees_stops).map(|d| SourceId::from(d.name)).collect(),
+        expected_scans: names(scanning),
+        file_sources: names(&scanning.iter().copied().filter(|def| def.live.is_none()).collect::<Vec<_>>()),
+        read_only_agents: config.read_only_agents.iter().map(|a| Name::from(a.as_str())).collect(),
+        folder,
+    })
 }
 
 fn metrics(config: &Config, core: &Core) -> RenderMetrics {
@@ -317,34 +356,9 @@ impl Core {
     ) -> anyhow::Result<Self> {
         let telemetry = Arc::new(Telemetry::new());
         let clock = Clock::system();
-        let names = |defs: &[&SourceDef]| defs.iter().map(|d| SourceId::from(d.name)).collect::<Vec<_>>();
-        let mut capabilities = HashMap::new();
-        for def in LIST {
-            capabilities.insert(SourceId::from(def.name), def.capabilities);
-            for capability in event::Capability::ALL {
-                let gauge = telemetry.source_capability.with_label_values(&[def.name, capability.as_str()]);
-                gauge.set(i64::from(def.capabilities.has(*capability) || def.of_some.has(*capability)));
-            }
-        }
+        offer_capabilities(&telemetry, LIST);
         telemetry.series_mode.with_label_values(&[config.series.as_str()]).set(1);
-        let options = store::Options {
-            max_tracked: config.max_tracked,
-            retention: RETENTION,
-            thresholds: config.thresholds::<Thresholds>()?,
-            capabilities,
-            pushed: push::DEF.capabilities,
-            retell: LIST
-                .iter()
-                .map(|d| (SourceId::from(d.name), d.retells.iter().map(|s| SourceId::from(*s)).collect()))
-                .collect(),
-            see_stops: LIST.iter().filter(|d| d.sees_stops).map(|d| SourceId::from(d.name)).collect(),
-            expected_scans: names(scanning),
-            file_sources: names(
-                &scanning.iter().copied().filter(|def| def.live.is_none()).collect::<Vec<_>>(),
-            ),
-            read_only_agents: config.read_only_agents.iter().map(|a| Name::from(a.as_str())).collect(),
-            folder,
-        };
+        let options = owner_options(config, scanning, folder)?;
         let store = store::spawn(opened, options, clock, reducer.clone(), telemetry.clone())?;
         Ok(Self { store, reducer, telemetry, clock, stop: watch::Sender::new(false), tasks: Vec::new() })
     }

@@ -11,6 +11,7 @@ mod read;
 pub mod stream;
 mod tail;
 mod watch;
+pub mod whole;
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt as _;

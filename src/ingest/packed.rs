@@ -11,7 +11,7 @@ use super::read::{CHUNK, MAX_LINE, OnLine, PRINT, Read, hand_out_rest, split};
 use super::{Hash, Prints};
 
 /// Largest window a file may ask for; zstd's ordinary levels stay at 8 MiB.
-const MAX_WINDOW: u64 = 32 << 20;
+pub(super) const MAX_WINDOW: u64 = 32 << 20;
 
 /// A zstd file that is being read.
 pub(super) struct Packed {

@@ -10,6 +10,7 @@ pub mod opencode;
 pub mod openfox;
 mod orchestrator;
 pub mod push;
+pub mod recorded;
 mod shape;
 pub mod spec;
 mod walk;
@@ -47,6 +48,8 @@ pub struct SourceDef {
     pub retells: &'static [&'static str],
     /// The servers it talks to, where it does.
     pub live: Option<&'static live::LiveSource>,
+    /// What recordings of it are.
+    pub recorded: recorded::Form,
     /// Starts it; the task ends when `stop` turns true. `None` for a source that is handed its events by the server.
     pub start: Option<fn(Context) -> tokio::task::JoinHandle<()>>,
 }

@@ -7,6 +7,7 @@
 pub mod db;
 pub mod dedup;
 pub mod journal;
+pub mod offline;
 pub mod owner;
 pub mod sessions;
 

@@ -94,7 +94,7 @@ pub struct Store {
     pub thread: std::thread::JoinHandle<()>,
 }
 
-struct Owner {
+pub(super) struct Owner {
     options: Options,
     clock: Clock,
     reducer: Arc<Reducer>,
@@ -114,10 +114,10 @@ struct Owner {
     created: Timestamp,
     process_start: Timestamp,
     next_seq: u64,
-    pending: Pending,
+    pub(super) pending: Pending,
     in_flight: Option<InFlight>,
     failed: Option<Arc<Work>>,
-    frozen: Option<Arc<Snapshot>>,
+    pub(super) frozen: Option<Arc<Snapshot>>,
     unpublished: bool,
     checkpoint_due: bool,
     last_checkpoint: Instant,
@@ -133,7 +133,7 @@ struct EventCounters(Vec<(&'static str, SourceId, Counter)>);
 
 /// What the next commit will write.
 #[derive(Default)]
-struct Pending {
+pub(super) struct Pending {
     journal: journal::Writer,
     /// The newest position of each thing that is read.
     cursors: HashMap<u64, Option<Vec<u8>>>,
@@ -206,7 +206,7 @@ impl Pending {
 // === impl Owner ===
 
 impl Owner {
-    fn new(
+    pub(super) fn new(
         opened: Opened,
         options: Options,
         clock: Clock,
@@ -418,7 +418,7 @@ impl Owner {
 
     /// Takes one event in; false if it was known. [`Self::fold_taken`] has to follow. `fresh`: it still has to be
     /// written to the journal.
-    fn take_in(&mut self, mut event: Event, fresh: bool) -> bool {
+    pub(super) fn take_in(&mut self, mut event: Event, fresh: bool) -> bool {
         if event.time.is_some_and(|t| t.since(event.observed) > MAX_AHEAD_MS) {
             event.time = None;
             self.telemetry.clock_skew.inc();
@@ -467,7 +467,7 @@ impl Owner {
     }
 
     /// Makes facts and sums of the events that were taken in.
-    fn fold_taken(&mut self) {
+    pub(super) fn fold_taken(&mut self) {
         if !self.sessions.is_unfolded() {
             return;
         }
@@ -588,7 +588,7 @@ impl Owner {
     }
 
     /// Takes the picture that will be published when the commit that now starts has succeeded.
-    fn freeze(&mut self) {
+    pub(super) fn freeze(&mut self) {
         let sessions = self.sessions.vector();
         let tree = self.sessions.tree(&sessions);
         let scanned = self

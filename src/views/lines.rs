@@ -257,7 +257,7 @@ fn write_identity(session: &SessionView<'_>, out: &mut Vec<u8>) {
 }
 
 #[inline]
-fn write_label(name: &str, value: &str, after_another: bool, out: &mut Vec<u8>) {
+pub(super) fn write_label(name: &str, value: &str, after_another: bool, out: &mut Vec<u8>) {
     if after_another {
         out.push(b',');
     }
@@ -288,7 +288,7 @@ fn write_escaped(value: &str, out: &mut Vec<u8>) {
 
 /// A value and the end of its line.
 #[inline]
-fn write_value(value: Value, out: &mut Vec<u8>) {
+pub(super) fn write_value(value: Value, out: &mut Vec<u8>) {
     match value {
         Value::Count(n @ 0..=9) => out.extend_from_slice(&[b'0' + n as u8, b'\n']),
         Value::Count(n) => {

@@ -9,6 +9,7 @@ mod auth;
 pub mod explain;
 pub mod families;
 pub mod guard;
+pub mod history;
 pub mod http;
 mod landing;
 mod lines;

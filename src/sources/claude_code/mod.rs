@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use super::arguments::Memory;
 use super::files::{self, Claim, FileSource, Opening, Owners, Rank};
+use super::recorded::Form;
 use super::{Decode, DecodeError, Record, SourceDef};
 use crate::event::{
     ActivityClass, Capabilities, Capability, Counting, Event, Fact, Id, Name, Reducer, SessionId, SourceId,
@@ -54,6 +55,7 @@ pub const DEF: SourceDef = SourceDef {
     live: None,
     sees_stops: false,
     retells: &[],
+    recorded: Form::Files(&FILES),
     start: Some(|context| files::start(FILES, context)),
 };
 

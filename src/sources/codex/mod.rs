@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use super::arguments::Memory;
 use super::files::{self, FileSource};
+use super::recorded::Form;
 use super::{Decode, DecodeError, Record, SourceDef};
 use crate::event::{Capabilities, Capability};
 use crate::event::{Event, Fact, Id, Name, Reducer, SessionId, SourceId, Timestamp};
@@ -46,6 +47,7 @@ pub const DEF: SourceDef = SourceDef {
     live: None,
     sees_stops: false,
     retells: &[],
+    recorded: Form::Files(&FILES),
     start: Some(|context| files::start(FILES, context)),
 };
 

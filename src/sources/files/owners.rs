@@ -223,6 +223,13 @@ impl Owners {
         Claim::Taken
     }
 
+    /// What tells elders from those who may have copied them: the smaller is the elder.
+    pub fn elder_by(&self, id: &SessionId) -> Option<(Rank, Timestamp)> {
+        let inner = self.lock();
+        let session = &inner.sessions[*inner.by_id.get(id)? as usize];
+        Some((session.rank, Timestamp::from_millis(session.start)))
+    }
+
     /// Takes in what a record says of the tokens of a message; returns what has to be told of it, and to whom.
     pub fn spend(&self, key: u64, said: Tokens) -> Vec<Spent> {
         let mut inner = self.lock();

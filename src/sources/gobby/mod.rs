@@ -30,6 +30,7 @@ use self::state::State;
 use self::wire::{Frame, from_line, moment, word};
 use super::arguments::Memory;
 use super::live::{Answer, Ask, AskError, LiveSource, Opening, Peer, Said, Stream, Token};
+use super::recorded::Form;
 use super::{DecodeError, Record, SourceDef, live};
 use crate::event::reduce::stable_hash;
 use crate::event::{
@@ -49,6 +50,7 @@ pub const DEF: SourceDef = SourceDef {
     live: Some(&LIVE),
     sees_stops: true,
     retells: &["claude_code", "codex"],
+    recorded: Form::Server,
     start: Some(|context| live::start(&LIVE, context)),
 };
 

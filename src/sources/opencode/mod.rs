@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::live::{self, Answer, Ask, AskError, LiveSource, Opening, Peer, Said, Stream, Token};
+use super::recorded::Form;
 use super::{DecodeError, Record, SourceDef};
 use crate::event::{ActionKind, Capabilities, Capability, Fact, Resolution, SessionId, Timestamp};
 
@@ -42,6 +43,7 @@ pub const DEF: SourceDef = SourceDef {
     live: Some(&LIVE),
     sees_stops: false,
     retells: &[],
+    recorded: Form::Server,
     start: Some(|context| live::start(&LIVE, context)),
 };
 

@@ -34,6 +34,7 @@ use self::runs::Verdict;
 use self::wire::{Frame, from_line};
 use super::arguments::Memory;
 use super::live::{self, Answer, Ask, AskError, LiveSource, Opening, Peer, Said, Stream, Token};
+use super::recorded::Form;
 use super::{DecodeError, Record, SourceDef};
 use crate::event::{
     ActivityClass, Capabilities, Capability, Event, Fact, Id, Mode, Name, Reducer, SessionId, SessionInfo,
@@ -52,6 +53,7 @@ pub const DEF: SourceDef = SourceDef {
     live: Some(&SERVERS),
     sees_stops: false,
     retells: &[],
+    recorded: Form::Server,
     start: Some(|context| live::start(&SERVERS, context)),
 };
 

@@ -9,6 +9,7 @@ mod engine;
 mod facts;
 mod http;
 mod names;
+mod recorded;
 mod refuse;
 mod scan;
 mod stdin;
@@ -20,6 +21,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 
 use super::SourceDef;
+use super::recorded::Form;
 use crate::clock::Clock;
 use crate::event::Batch;
 use crate::event::Capabilities;
@@ -47,6 +49,7 @@ pub const DEF: SourceDef = SourceDef {
     live: None,
     sees_stops: true,
     retells: &[],
+    recorded: Form::Own(recorded::lines),
     start: None,
 };
 

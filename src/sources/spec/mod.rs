@@ -10,6 +10,7 @@
 //! - counts are those of one run (`startedAt`), and what an agent says never reaches it.
 
 mod lifecycle;
+mod recorded;
 mod run;
 mod status;
 
@@ -18,6 +19,7 @@ use tokio::task::JoinHandle;
 pub use self::lifecycle::Times;
 pub use self::run::{Pace, start_in};
 pub use self::status::{Rewrite, Status};
+use super::recorded::Form;
 use super::{Context, SourceDef};
 use crate::event::{Capabilities, Capability};
 
@@ -34,6 +36,7 @@ pub const DEF: SourceDef = SourceDef {
     live: None,
     sees_stops: false,
     retells: &[],
+    recorded: Form::Stamped(recorded::lines),
     start: Some(start),
 };
 

@@ -22,8 +22,18 @@ const MAX_SLEEPS: usize = 32;
 impl Owner {
     /// Once a second: what time alone changes.
     pub(super) fn tick(&mut self) {
+        self.notice_sleep(self.clock.now());
+        self.conclude();
+        self.checkpoint_due |=
+            self.sessions.is_dirty() && self.last_checkpoint.elapsed() >= self.checkpoint_every;
+        if let Some(folder) = &self.options.folder {
+            self.telemetry.store_bytes.set(i64::try_from(db::file_size(folder)).unwrap_or(i64::MAX));
+        }
+    }
+
+    /// What follows from the time that passed.
+    pub(in crate::store) fn conclude(&mut self) {
         let now = self.clock.now();
-        self.notice_sleep(now);
         // Rows that change by time alone are written with the next commit, so that the journal behind it begins with
         // sessions as they are.
         if self.sessions.rest(now) {
@@ -38,12 +48,7 @@ impl Owner {
             self.fold_taken();
             self.expire(now);
         }
-        self.checkpoint_due |=
-            self.sessions.is_dirty() && self.last_checkpoint.elapsed() >= self.checkpoint_every;
         self.telemetry.sessions_tracked.set(i64::try_from(self.sessions.len()).unwrap_or(i64::MAX));
-        if let Some(folder) = &self.options.folder {
-            self.telemetry.store_bytes.set(i64::try_from(db::file_size(folder)).unwrap_or(i64::MAX));
-        }
         for (label, n) in self.aggregates.overflows() {
             let told = self.overflows_told.entry(label.to_owned()).or_default();
             self.telemetry.label_overflow.with_label_values(&[label]).inc_by(n.saturating_sub(*told));

@@ -1,0 +1,103 @@
+//! Files of lines: in a form of the source's own that has times, or with a time beside each record:
+//!
+//! ```json
+//! {"t": 1764500000000, "record": {"any": "JSON"}}
+//! {"t": "2026-11-30T10:00:01Z", "record": "or text"}
+//! ```
+
+use std::io;
+use std::path::Path;
+
+use super::{Lines, Played, Stamp, bytes_of};
+use crate::event::{Event, Timestamp};
+use crate::ingest::whole::{WholeLine, each_line};
+
+/// Longest time between two lines in which something may be concluded each second.
+const MAX_PASS_MS: i64 = 3_600_000;
+
+/// Lines that have times of their own. What has none happened with the last thing that has.
+pub(super) fn play_own(lines: &mut dyn Lines, path: &Path, played: &mut Played) -> io::Result<()> {
+    let mut at: Option<Timestamp> = None;
+    let mut undated = Vec::new();
+    let mut out = Vec::new();
+    each_line(path, |line| {
+        let WholeLine::Text(line) = line else { return played.refuse("too_long") };
+        played.records += 1;
+        if let Err(reason) = lines.take(line, at.unwrap_or_default(), &mut out) {
+            played.refuse(reason);
+        }
+        for mut event in out.drain(..) {
+            let dated = event.time.filter(|time| *time > Timestamp::default());
+            let Some(now) = dated.max(at) else {
+                undated.push(event);
+                continue;
+            };
+            for mut earlier in undated.drain(..) {
+                restamp(&mut earlier, now);
+                played.take(now, [earlier]);
+            }
+            restamp(&mut event, now);
+            at = Some(now);
+            played.take(now, [event]);
+        }
+    })?;
+    if !undated.is_empty() {
+        played.undated();
+    }
+    Ok(())
+}
+
+/// An event that was given the time of its arrival before that was known.
+fn restamp(event: &mut Event, now: Timestamp) {
+    if event.time == Some(Timestamp::default()) {
+        event.time = Some(now);
+    }
+}
+
+/// Records with their times beside them.
+pub(super) fn play_stamped(lines: &mut dyn Lines, path: &Path, played: &mut Played) -> io::Result<()> {
+    let mut now: Option<Timestamp> = None;
+    let mut out = Vec::new();
+    each_line(path, |line| {
+        let WholeLine::Text(line) = line else { return played.refuse("too_long") };
+        played.records += 1;
+        let (at, stamp) = match Stamp::read(line) {
+            Ok(read) => read,
+            Err(reason) => return played.refuse(reason),
+        };
+        // A clock that was set back does not make the past again.
+        let at = now.map_or(at, |now| now.max(at));
+        each_second(now, at, |second| {
+            lines.pass(second, &mut out);
+            played.take(second, out.drain(..));
+        });
+        now = Some(at);
+        match stamp.record.map(bytes_of) {
+            Some(bytes) => {
+                if let Err(reason) = lines.take(&bytes, at, &mut out) {
+                    played.refuse(reason);
+                }
+            }
+            None => played.refuse("no_record"),
+        }
+        played.take(at, out.drain(..));
+    })?;
+    // What the silence after the last line means is concluded within the next minutes.
+    if let Some(end) = now {
+        each_second(now, end.plus(60_000), |second| {
+            lines.pass(second, &mut out);
+            played.take(second, out.drain(..));
+        });
+    }
+    Ok(())
+}
+
+/// Full seconds between two moments, at most an hour of them.
+pub(super) fn each_second(from: Option<Timestamp>, to: Timestamp, mut each: impl FnMut(Timestamp)) {
+    let Some(from) = from else { return };
+    let mut second = from.plus(1_000);
+    while second < to && second.since(from) <= MAX_PASS_MS {
+        each(second);
+        second = second.plus(1_000);
+    }
+}

@@ -1,0 +1,185 @@
+//! What was recorded of a source, played again into events, each with the moment at which it became known. Both clocks
+//! come from the recording: nothing here asks what time it is, follows a file or opens a connection.
+//!
+//! What a recording looks like is said by its source's [`Form`]. The files that an agent writes are recordings as they
+//! are. What has no times of its own, because it is read while it happens, is recorded in lines of
+//! `{"t": time, "record": …}`, see [`server`] and [`lines`].
+
+mod files;
+mod lines;
+mod server;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::SourceDef;
+use super::files::FileSource;
+use crate::event::{Event, Reducer, SourceId, Timestamp};
+use crate::telemetry::Telemetry;
+
+/// What recordings of a source are.
+#[derive(Clone, Copy)]
+pub enum Form {
+    /// The files that the agent writes.
+    Files(&'static FileSource),
+    /// What a server said and answered, in lines with times.
+    Server,
+    /// Lines in the source's own form, which have times.
+    Own(NewLines),
+    /// Records in lines with times.
+    Stamped(NewLines),
+}
+
+/// Begins to play one file of lines.
+pub type NewLines = fn(&Take<'_>) -> Box<dyn Lines>;
+
+/// One file that is played.
+#[derive(Clone, Copy, Debug)]
+pub struct Take<'a> {
+    /// Who played it in.
+    pub setting: &'a Setting,
+    /// Name of the source.
+    pub source: &'a SourceId,
+    /// Name of the file up to its first dot.
+    pub name: &'a str,
+}
+
+/// What recordings are played with.
+#[derive(Clone, Debug)]
+pub struct Setting {
+    /// Hashes and classes for what may not leave.
+    pub reducer: Arc<Reducer>,
+    /// Counters, which nobody reads.
+    pub telemetry: Arc<Telemetry>,
+    /// Whether pushed events may carry names of built-in sources.
+    pub allow_builtin: bool,
+}
+
+/// Turns the lines of one file into events.
+pub trait Lines {
+    /// One record, and when it was there to be read.
+    ///
+    /// # Errors
+    /// The record is left out and counted by this reason.
+    fn take(&mut self, record: &[u8], at: Timestamp, out: &mut Vec<Event>) -> Result<(), &'static str>;
+
+    /// About once a second between two records: the time for conclusions from what did not come.
+    fn pass(&mut self, _now: Timestamp, _out: &mut Vec<Event>) {}
+}
+
+/// What came of recordings.
+#[derive(Debug, Default)]
+pub struct Played {
+    /// Events with the moment at which they became known, each file's in order.
+    pub events: Vec<(Timestamp, Event)>,
+    /// Records that were read.
+    pub records: u64,
+    /// Records that could not be used, by reason.
+    pub refused: BTreeMap<String, u64>,
+    /// Records of kinds that this version does not know, by kind.
+    pub unknown: BTreeMap<String, u64>,
+}
+
+/// Why a recording could not be played.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {why}", path.display())]
+pub struct Unplayable {
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub why: io::Error,
+}
+
+/// A line with its time; everything else is the form's business.
+#[derive(Deserialize)]
+struct Stamp<'a> {
+    #[serde(borrow)]
+    t: &'a RawValue,
+    #[serde(borrow, default)]
+    record: Option<&'a RawValue>,
+    #[serde(default)]
+    connected: Option<bool>,
+    #[serde(borrow, default)]
+    answer: Option<&'a RawValue>,
+}
+
+/// Plays these files of one source.
+///
+/// # Errors
+/// When one of them cannot be read; what is wrong with a record is only counted.
+pub fn play(
+    def: &SourceDef,
+    paths: &[PathBuf],
+    setting: &Setting,
+    played: &mut Played,
+) -> Result<(), Unplayable> {
+    let source = SourceId::from(def.name);
+    if let Form::Files(files) = def.recorded {
+        return files::play(files, &source, paths, setting, played);
+    }
+    for path in paths {
+        let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        let take = Take { setting, source: &source, name: name.split('.').next().unwrap_or_default() };
+        let done = match (def.recorded, def.live) {
+            (Form::Own(new), _) => lines::play_own(new(&take).as_mut(), path, played),
+            (Form::Stamped(new), _) => lines::play_stamped(new(&take).as_mut(), path, played),
+            (Form::Server, Some(live)) => server::play(live, &take, path, played),
+            (Form::Server | Form::Files(_), _) => Ok(()),
+        };
+        done.map_err(|why| Unplayable { path: path.clone(), why })?;
+    }
+    Ok(())
+}
+
+// === impl Played ===
+
+impl Played {
+    fn refuse(&mut self, reason: &str) {
+        *self.refused.entry(reason.to_owned()).or_default() += 1;
+    }
+
+    fn unknown(&mut self, kind: String) {
+        *self.unknown.entry(kind).or_default() += 1;
+    }
+
+    /// Nothing of a file has a time, so it has no place in time.
+    fn undated(&mut self) {
+        self.refuse("undated_file");
+    }
+
+    /// Takes what became known at a moment.
+    fn take(&mut self, at: Timestamp, events: impl IntoIterator<Item = Event>) {
+        self.events.extend(events.into_iter().map(|mut event| {
+            event.observed = at;
+            (at, event)
+        }));
+    }
+}
+
+// === impl Stamp ===
+
+impl<'a> Stamp<'a> {
+    /// The line and its time.
+    fn read(line: &'a [u8]) -> Result<(Timestamp, Self), &'static str> {
+        let stamp: Self = serde_json::from_slice(line).map_err(|_| "no_stamp")?;
+        let text = stamp.t.get();
+        let time = match serde_json::from_str::<f64>(text) {
+            Ok(number) => Timestamp::from_number(number),
+            Err(_) => Timestamp::parse(text.trim_matches('"')),
+        };
+        Ok((time.map_err(|_| "time")?, stamp))
+    }
+}
+
+/// The bytes of a record: those of a text, else the JSON itself.
+fn bytes_of(record: &RawValue) -> Vec<u8> {
+    match serde_json::from_str::<String>(record.get()) {
+        Ok(text) => text.into_bytes(),
+        Err(_) => record.get().as_bytes().to_vec(),
+    }
+}
