@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use agent_session_exporter::clock::Clock;
 use agent_session_exporter::event::{
-    Batch, Event, Fact, OrchestrationState, SourceHealth, SpecStatus, Timestamp,
+    Batch, Event, Fact, OrchestrationState, SessionId, SourceHealth, SourceId, SpecStatus, Timestamp,
 };
 use agent_session_exporter::sources::Context;
 use agent_session_exporter::sources::spec::{Pace, Rewrite, STATUS_FILES, Times, start_in};
@@ -253,6 +253,13 @@ fn a_stop_that_is_written_over_was_none() {
     let families = fold.scrape(start.plus(20_000), Options::default());
     let at = start.plus(6_210).as_seconds();
     assert_eq!(value(&families, "stop_requested_timestamp_seconds", &[]), Some(at));
+    // A request that was taken back is none that anybody waits for.
+    let now = start.plus(21_000);
+    let mut cleared = Event::new(&SourceId::from("spec"), &SessionId::from(SHOP), now, Fact::StopCleared);
+    cleared.time = Some(now);
+    fold.take([cleared]);
+    let families = fold.scrape(now, Options::default());
+    assert_eq!(value(&families, "stop_requested_timestamp_seconds", &[]), None);
     // Another run was not asked to stop.
     let mut next = content("running");
     next["startedAt"] = json!("2026-11-29T17:00:00Z");

@@ -191,8 +191,12 @@ pub static FAMILIES: &[Family] = &[
     gauge(
         "agent_orchestration_stop_requested_timestamp_seconds",
         OWN,
-        "Unix time at which somebody asked the newest run to stop.",
-        |o, out| o.moment(out, &[], o.facts.stop.map(|stop| stop.requested_at)),
+        "Unix time at which somebody asked the newest run to stop; absent once that was taken back.",
+        |o, out| {
+            // Who only has this series would wait for a stop that nobody wants any more.
+            let stop = o.facts.stop.filter(|stop| stop.pending || stop.acknowledged_at.is_some());
+            o.moment(out, &[], stop.map(|stop| stop.requested_at));
+        },
     ),
     gauge(
         "agent_orchestration_specs",
