@@ -13,6 +13,7 @@ pub mod event;
 pub mod ingest;
 pub mod session;
 pub mod sources;
+pub mod spans;
 pub mod store;
 pub mod telemetry;
 pub mod views;

@@ -11,7 +11,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("clock", &["event"]),
     ("telemetry", &[]),
     ("session", &["event"]),
-    ("store", &["event", "session", "telemetry", "clock"]),
+    ("spans", &["event", "session"]),
+    ("store", &["event", "session", "spans", "telemetry", "clock"]),
     ("ingest", &["clock", "telemetry"]),
     // Decoders see no clock. What hands them their records does, because it says when it read them.
     ("sources", &["event", "ingest", "telemetry"]),

@@ -1,0 +1,188 @@
+//! Spans as data: what is over in a session becomes a [`Span`] with ids that follow from source, session and run, so that a
+//! restart makes the same span again and nothing else. What is sent, and how, is said elsewhere: here is neither clock
+//! nor network.
+
+mod names;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::names::{Key, SCHEMA_URL, SEMCONV_VERSION};
+use crate::event::Timestamp;
+use crate::event::reduce::stable_hash;
+
+/// Events of one span; more are counted as dropped.
+pub const MAX_EVENTS: usize = 128;
+/// Links of one span.
+pub const MAX_LINKS: usize = 16;
+
+/// Names a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct TraceId(pub [u8; 16]);
+
+/// Names a span within its trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct SpanId(pub [u8; 8]);
+
+/// A span, wherever it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Context {
+    /// Its trace.
+    pub trace: TraceId,
+    /// Itself.
+    pub span: SpanId,
+}
+
+/// One finished span. All are of kind INTERNAL.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Span {
+    /// Its ids.
+    pub context: Context,
+    /// The span it belongs to.
+    pub parent: Option<SpanId>,
+    /// What it is called.
+    pub name: String,
+    /// When it began.
+    pub start: Timestamp,
+    /// When it ended.
+    pub end: Timestamp,
+    /// What is known of it, by the names of [`Key`].
+    pub attributes: Vec<(Key, Value)>,
+    /// What happened in it, in order; at most [`MAX_EVENTS`].
+    pub events: Vec<SpanEvent>,
+    /// Events that were left out.
+    pub dropped_events: u32,
+    /// Spans elsewhere that it has to do with.
+    pub links: Vec<Link>,
+    /// Whether it failed.
+    pub failed: bool,
+}
+
+/// The value of an attribute.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Value {
+    /// Text that may be shown.
+    Text(String),
+    /// A number of things.
+    Int(i64),
+    /// Any other number.
+    Float(f64),
+    /// Yes or no.
+    Bool(bool),
+    /// Words.
+    Texts(Vec<String>),
+}
+
+/// Something that happened at a moment of a span.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SpanEvent {
+    /// When.
+    pub time: Timestamp,
+    /// What.
+    pub name: String,
+    /// What is known of it.
+    pub attributes: Vec<(Key, Value)>,
+}
+
+/// A span elsewhere.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Link {
+    /// Which.
+    pub to: Context,
+    /// What it has to do with this one: `previous_run`, `forked_from`, `caller`.
+    pub relation: String,
+}
+
+/// A log record: a step that began, or an event of high level.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LogRecord {
+    /// The event's name.
+    pub name: String,
+    /// When it happened.
+    pub time: Timestamp,
+    /// When it was seen.
+    pub observed: Timestamp,
+    /// The span it belongs to, which may be still to come.
+    pub context: Option<Context>,
+    /// What is known of it.
+    pub attributes: Vec<(Key, Value)>,
+    /// Tells it from all others, however often it is sent.
+    pub id: u64,
+    /// Whether somebody should look.
+    pub warning: bool,
+}
+
+/// What waits to be sent.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Outgoing {
+    /// A finished span.
+    Span(Span),
+    /// A log record.
+    Log(LogRecord),
+}
+
+// === impl TraceId ===
+
+impl TraceId {
+    /// From what names the run; never all zeroes, which would be no id.
+    pub fn of(what: impl std::hash::Hash) -> Self {
+        let high = stable_hash(("trace", &what)).to_be_bytes();
+        let low = stable_hash(("trace, low", &what)).max(1).to_be_bytes();
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&high);
+        id[8..].copy_from_slice(&low);
+        Self(id)
+    }
+}
+
+impl std::fmt::Display for TraceId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+// === impl SpanId ===
+
+impl SpanId {
+    /// From what names the span; never all zeroes, which would be no id.
+    pub fn of(what: impl std::hash::Hash) -> Self {
+        Self(stable_hash(("span", what)).max(1).to_be_bytes())
+    }
+}
+
+impl std::fmt::Display for SpanId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+    }
+}
+
+// === impl Value ===
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<i64> for Value {
+    fn from(n: i64) -> Self {
+        Self::Int(n)
+    }
+}
+
+impl From<u64> for Value {
+    fn from(n: u64) -> Self {
+        Self::Int(i64::try_from(n).unwrap_or(i64::MAX))
+    }
+}
+
+impl From<u32> for Value {
+    fn from(n: u32) -> Self {
+        Self::Int(i64::from(n))
+    }
+}
+
+impl From<bool> for Value {
+    fn from(yes: bool) -> Self {
+        Self::Bool(yes)
+    }
+}
