@@ -337,6 +337,7 @@ fn catalogue_golden() {
     let mut world = catalogue();
     // Counted elsewhere: the tick that finds a session stalled.
     let stalled = agent_session_exporter::session::Effects {
+        notes: Default::default(),
         counts: vec![(agent_session_exporter::session::Count::Stall(Reason::Silent), 1)],
         observations: Vec::new(),
         project: Some(name("shop")),

@@ -53,6 +53,7 @@ fn options() -> store::Options {
         file_sources: Vec::new(),
         read_only_agents: Vec::new(),
         folder: None,
+        traced: false,
     }
 }
 

@@ -260,6 +260,7 @@ fn owner_options(
         file_sources: names(&scanning.iter().copied().filter(|def| def.live.is_none()).collect::<Vec<_>>()),
         read_only_agents: config.read_only_agents.iter().map(|a| Name::from(a.as_str())).collect(),
         folder,
+        traced: false,
     })
 }
 

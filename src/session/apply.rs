@@ -18,6 +18,7 @@ use super::facts::{
     Action, Blocked, Facts, MAX_ACTIONS, MAX_DONE, MAX_REMEMBERED, MAX_TURNS, NativeStuck, OpenStep, RunEnd,
     Stop, Turn, TurnEnd,
 };
+use super::notes::{Ended, RunOutcome, What};
 use super::state::Reason;
 use crate::event::reduce::stable_hash;
 use crate::event::{
@@ -130,6 +131,8 @@ impl Facts {
                 if t.is_none() || started <= t {
                     self.deleted_at = self.deleted_at.max(Some(t.unwrap_or(event.observed)));
                     self.close_turn_items(t, out);
+                    let gone = RunOutcome { outcome: Ended::Deleted, error: None };
+                    self.note_run(t, gone, &mut out.notes);
                     self.turn = None;
                 }
             }
@@ -200,7 +203,7 @@ impl Facts {
             }
             Fact::Unblocked => {
                 if self.blocked.is_some_and(|b| t.is_none_or(|t| t >= b.since)) {
-                    self.blocked = None;
+                    self.release(t, out);
                 }
             }
             Fact::RateLimitSignal { delay_ms } => {
@@ -322,7 +325,7 @@ impl Facts {
         self.begin(t, out);
         // Attempts are part of the episode: only what comes after the newest sign ends it.
         if self.blocked.is_some_and(|b| t.is_none_or(|t| t >= b.latest) && !self.ended_blocked()) {
-            self.blocked = None;
+            self.release(t, out);
         }
         let never_ended = self.turn_end.is_none() && self.run_end.is_none();
         if !self.has_turns && self.turn.is_none() && never_ended {
@@ -395,6 +398,8 @@ impl Facts {
         }
         if self.turn.as_ref().is_some_and(|open| !open.implicit) {
             self.close_turn_items(t, out);
+            let unseen = RunOutcome { outcome: Ended::Unseen, error: None };
+            self.note_run(self.last_activity.min(t), unseen, &mut out.notes);
         }
         self.queued_prompts = self.queued_prompts.saturating_sub(1);
         self.turn = Some(Turn { request: request.cloned(), started: t, trigger, implicit: false });
@@ -450,6 +455,9 @@ impl Facts {
         let failed = end.outcome == TurnOutcome::Failed;
         let blocked = self.blocked.filter(|b| failed && b.reason == BlockReason::WorkflowBlocked);
         if closes {
+            let outcome = RunOutcome { outcome: Ended::Turn(end.outcome), error: end.error };
+            self.close_turn_items(t, out);
+            self.note_run(t, outcome, &mut out.notes);
             let turn = self.turn.take();
             end.started = turn.as_ref().and_then(|turn| turn.started);
             end.request = end.request.or_else(|| turn.as_ref().and_then(|turn| turn.request.clone()));
@@ -458,7 +466,6 @@ impl Facts {
             if let Some(id) = turn.and_then(|turn| turn.request) {
                 remember(&mut self.memory.ended_turns, short(&id), MAX_REMEMBERED);
             }
-            self.close_turn_items(t, out);
             (self.turn_end, self.blocked) = (Some(end), blocked);
         } else if self.turn.is_none() && self.turn_end.as_ref().is_none_or(|known| known.time <= t) {
             self.close_turn_items(t, out);
@@ -466,9 +473,16 @@ impl Facts {
         }
     }
 
+    /// The episode of being held up is over.
+    fn release(&mut self, t: Option<Timestamp>, out: &mut Effects) {
+        if let Some(blocked) = self.blocked.take() {
+            self.note_hold(&blocked, t, &mut out.notes);
+        }
+    }
+
     /// What cannot outlive a turn: its pending actions and the episode of being held up.
     fn close_turn_items(&mut self, t: Option<Timestamp>, out: &mut Effects) {
-        self.blocked = None;
+        self.release(t, out);
         let (newer, open): (Vec<_>, _) =
             std::mem::take(&mut self.actions).into_iter().partition(|a| t.is_some_and(|t| a.since > t));
         self.actions = newer;
@@ -486,6 +500,8 @@ impl Facts {
         self.begin(t, out);
         out.one(Count::Ended(end.outcome));
         self.close_turn_items(t, out);
+        let outcome = RunOutcome { outcome: Ended::Session(end.outcome), error: end.error };
+        self.note_run(t, outcome, &mut out.notes);
         self.turn = None;
         self.run_end = Some(end);
     }
@@ -493,6 +509,7 @@ impl Facts {
     fn step_started(&mut self, step: &Step, t: Option<Timestamp>, out: &mut Effects) {
         self.start_of_work(t, out);
         if step.kind == StepKind::Compaction {
+            self.note(t, &mut out.notes, || What::StepBegan(step.clone()));
             return;
         }
         let key = short(&step.id);
@@ -502,6 +519,7 @@ impl Facts {
         if repeated {
             return;
         }
+        self.note(t, &mut out.notes, || What::StepBegan(step.clone()));
         if t.is_none() || t > self.last_progress {
             let at = self.step_entries.partition_point(|(_, time)| *time <= t);
             self.step_entries.insert(at, (key, t));
@@ -535,6 +553,8 @@ impl Facts {
             started = self.step.take().and_then(|open| open.started);
         }
         out.measure(Observation::Step(step.kind), started, t);
+        let over = || What::Step { step: step.clone(), since: started, outcome };
+        self.note(t, &mut out.notes, over);
         self.work(t, out);
         if step.kind == StepKind::Compaction {
             if t.is_none() || t > self.last_progress {

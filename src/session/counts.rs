@@ -8,6 +8,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::notes::{Note, Notes};
 use crate::event::{
     ActionKind, BlockReason, CallOutcome, EndOutcome, Name, ProgressKind, Requester, Resolution, SourceId,
     StepKind, StepOutcome, Timestamp, ToolClass, TurnOutcome,
@@ -96,7 +97,7 @@ pub enum Observation {
 }
 
 /// What one event adds to the sums.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Effects {
     /// The project they count under.
     pub project: Option<Name>,
@@ -106,6 +107,9 @@ pub struct Effects {
     pub counts: Vec<(Count, u64)>,
     /// Durations in milliseconds.
     pub observations: Vec<(Observation, u64)>,
+    /// What spans are made of, where they are wanted.
+    #[serde(skip)]
+    pub notes: Notes,
 }
 
 /// What events of one session changed in the sums: each key once, however many events it took. What a stretch that
@@ -117,6 +121,11 @@ pub struct Change {
     observed: Vec<(Observation, u64, bool)>,
     /// Durations that were measured before: they are in the histograms already.
     known: Vec<(Observation, u64)>,
+    /// Whether notes are wanted.
+    pub noting: bool,
+    /// Notes that were made, and those of them that were made before.
+    noted: Vec<Note>,
+    renoted: Vec<Note>,
 }
 
 #[derive(Debug)]
@@ -222,6 +231,7 @@ impl Effects {
     pub fn clear(&mut self) {
         self.counts.clear();
         self.observations.clear();
+        self.notes.clear();
     }
 
     /// Adds one to a count.
@@ -259,18 +269,34 @@ impl Change {
         self.counted.clear();
         self.observed.clear();
         self.known.clear();
+        self.noted.clear();
+        self.renoted.clear();
+    }
+
+    /// Effects that note what this wants noted.
+    pub fn effects(&self) -> Effects {
+        let mut effects = Effects::default();
+        effects.notes.wanted = self.noting;
+        effects
+    }
+
+    /// Notes that were made and those that were taken back; what stands in both did not change.
+    pub fn notes(&self) -> (&[Note], &[Note]) {
+        (&self.noted, &self.renoted)
     }
 
     /// Adds what an event causes.
     pub fn add(&mut self, effects: &Effects) {
         self.count(effects, 1);
         self.observed.extend(effects.observations.iter().map(|(what, ms)| (*what, *ms, effects.root)));
+        self.noted.extend_from_slice(effects.notes.list());
     }
 
     /// Takes back what an event had caused.
     pub fn take_back(&mut self, effects: &Effects) {
         self.count(effects, -1);
         self.known.extend_from_slice(&effects.observations);
+        self.renoted.extend_from_slice(effects.notes.list());
     }
 
     /// Differences by key.

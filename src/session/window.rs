@@ -133,7 +133,7 @@ impl Session {
         if self.unfolded < self.held.len() - from {
             self.fall_back(from, epoch, change);
         }
-        let mut effects = Effects::default();
+        let mut effects = change.effects();
         let mut at = from;
         while at < self.held.len() {
             let marked = self.marks.last().map_or(0, |(i, _)| *i);
@@ -249,7 +249,7 @@ impl Session {
         let nearest = self.marks.last().map(|(i, facts)| (*i, facts)).or(base);
         let (start, facts) = nearest.expect("what is held has a base");
         let mut facts = facts.clone();
-        let mut effects = Effects::default();
+        let mut effects = change.effects();
         let folding = Arc::make_mut(&mut facts);
         for held in self.held.range(start..from) {
             fold(folding, held, epoch, &mut effects);

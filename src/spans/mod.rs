@@ -2,11 +2,14 @@
 //! restart makes the same span again and nothing else. What is sent, and how, is said elsewhere: here is neither clock
 //! nor network.
 
+mod build;
 mod names;
+mod tracer;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::names::{Key, SCHEMA_URL, SEMCONV_VERSION};
+pub use self::tracer::Tracer;
 use crate::event::Timestamp;
 use crate::event::reduce::stable_hash;
 

@@ -8,6 +8,7 @@ use super::owner::{Options, Owner, Pending};
 use crate::clock::Clock;
 use crate::event::{Event, Reducer, Timestamp};
 use crate::session::Snapshot;
+use crate::spans::Outgoing;
 use crate::telemetry::Telemetry;
 
 /// The sessions of a recording at some moment of it.
@@ -46,6 +47,11 @@ impl Offline {
     pub fn pass(&mut self) {
         self.0.conclude();
         self.0.pending = Pending::default();
+    }
+
+    /// What became due to be told of traces by now, where they are wanted.
+    pub fn outgoing(&mut self, now: Timestamp) -> Vec<Outgoing> {
+        self.0.tracer.as_mut().map(|tracer| tracer.drain(now)).unwrap_or_default()
     }
 
     /// Everything as of now.

@@ -29,6 +29,7 @@ use crate::event::{
 use crate::session::orchestration;
 use crate::session::snapshot::Snapshot;
 use crate::session::{Aggregates, Thresholds};
+use crate::spans::Tracer;
 use crate::telemetry::{Counter, Telemetry};
 
 /// Shortest time between two publications.
@@ -75,6 +76,8 @@ pub struct Options {
     pub read_only_agents: Vec<Name>,
     /// The state folder, for its size; none with a backend of a test.
     pub folder: Option<PathBuf>,
+    /// Whether spans are made.
+    pub traced: bool,
 }
 
 /// The running store.
@@ -103,6 +106,8 @@ pub(super) struct Owner {
     overflows_told: HashMap<String, u64>,
     db: Arc<Mutex<Db>>,
     sessions: Sessions,
+    /// What becomes spans, where they are wanted.
+    pub(super) tracer: Option<Tracer>,
     known: Known,
     capabilities: Arc<HashMap<SourceId, Capabilities>>,
     see_stops: Arc<HashSet<SourceId>>,
@@ -231,6 +236,7 @@ impl Owner {
             overflows_told: HashMap::new(),
             db: Arc::new(Mutex::new(opened.db)),
             sessions: Sessions::default(),
+            tracer: None,
             known: Known::default(),
             capabilities,
             see_stops,
@@ -254,6 +260,10 @@ impl Owner {
             last_tick: (Instant::now(), now),
             publish,
         };
+        if owner.options.traced {
+            owner.sessions.take_notes();
+            owner.tracer = Some(Tracer::default());
+        }
         for (key, row) in contents.tombstones {
             damaged += u32::from(!owner.sessions.restore_tombstone(key, &row));
         }
@@ -471,8 +481,13 @@ impl Owner {
         if !self.sessions.is_unfolded() {
             return;
         }
-        let aggregates = &mut self.aggregates;
+        let (aggregates, tracer) = (&mut self.aggregates, &mut self.tracer);
+        let now = self.clock.now();
         self.sessions.fold(self.created, |facts, change, named| {
+            if let Some(tracer) = tracer {
+                let (noted, taken_back) = change.notes();
+                tracer.take(facts, noted, taken_back, now);
+            }
             if !change.is_empty() {
                 Arc::make_mut(aggregates).take(&facts.source, change);
             }

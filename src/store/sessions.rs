@@ -210,6 +210,11 @@ impl Sessions {
         self.index.is_empty()
     }
 
+    /// From now on folding notes what spans are made of.
+    pub fn take_notes(&mut self) {
+        self.change.noting = true;
+    }
+
     /// All sessions with their slots.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Arc<Facts>)> {
         self.slots.iter().enumerate().filter_map(|(i, s)| Some((i, s.as_ref()?.session.facts())))

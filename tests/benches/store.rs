@@ -160,6 +160,7 @@ fn whole(events: Vec<Event>) {
         file_sources: Vec::new(),
         read_only_agents: Vec::new(),
         folder: Some(folder.path().to_owned()),
+        traced: false,
     };
     let telemetry = Arc::new(Telemetry::new());
     let reducer = Arc::new(Reducer::new([7; 16], Runners::default()));

@@ -6,3 +6,4 @@ pub mod follow;
 pub mod owner;
 pub mod peer;
 pub mod traffic;
+pub mod tree;

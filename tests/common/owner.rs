@@ -45,6 +45,7 @@ pub fn options() -> Options {
         file_sources: vec![SourceId::from("files")],
         read_only_agents: Vec::new(),
         folder: None,
+        traced: false,
     }
 }
 

@@ -83,5 +83,6 @@ impl Facts {
         remember(&mut self.memory.resolved, short(&action.action), MAX_REMEMBERED);
         out.one(Count::UserAction(action.kind, resolution));
         out.measure(Observation::Wait(action.kind), Some(action.since), t);
+        self.note_wait(action, resolution, t, &mut out.notes);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::super::counts::{Count, Effects};
 use super::super::facts::{Facts, RunEnd, TurnEnd};
+use super::super::notes::{Ended, RunOutcome};
 use crate::event::{EndOutcome, Timestamp, TurnOutcome, Writer};
 
 // === impl Facts ===
@@ -22,6 +23,8 @@ impl Facts {
             out.one(Count::Ended(EndOutcome::Failed));
             // Nobody is left who could take an answer.
             self.close_turn_items(Some(at), out);
+            let gone = RunOutcome { outcome: Ended::Gone, error: None };
+            self.note_run(Some(at), gone, &mut out.notes);
         }
         self.writer = Some((writer, at));
     }

@@ -2,6 +2,7 @@
 
 use super::super::counts::{Count, Effects, TokenKind};
 use super::super::facts::{Facts, MAX_RESPONSES};
+use super::super::notes::What;
 use super::short;
 use crate::event::{Name, Timestamp, Usage};
 
@@ -38,6 +39,9 @@ impl Facts {
             out.add(Count::Tokens(model.clone(), provider.clone(), kind), n);
         }
         out.add(Count::CostNano(model, provider), added[4]);
+        if added.iter().any(|n| *n > 0) {
+            self.note(t, &mut out.notes, || What::Usage(added));
+        }
         let total = &mut self.usage;
         // Numbers from outside: they may be absurd, but must not wrap.
         total.input = total.input.saturating_add(added[0]);

@@ -5,6 +5,7 @@ use super::super::facts::{
     CommandMemory, Facts, MAX_DONE, MAX_LOW_VALUE, MAX_OPEN_CALLS, MAX_REMEMBERED, OpenCall, ProgressCount,
     ProgressFact, RECENT_PROGRESS,
 };
+use super::super::notes::What;
 use super::super::rollup::interrupted_at;
 use super::{UNSEEN_TOOL, later, remember, short};
 use crate::event::{
@@ -38,6 +39,9 @@ impl Facts {
         }
         if t.is_none() || t > self.last_progress.max(self.last_prompt) {
             self.log.begin(start, t, self.last_seen);
+        }
+        if start.class == ToolClass::Task {
+            self.note(t, &mut out.notes, || What::TaskBegan(start.call.clone()));
         }
         if self.open_calls.len() < MAX_OPEN_CALLS {
             let request =
@@ -100,6 +104,11 @@ impl Facts {
         }
         let class = open.as_ref().map_or(ToolClass::Other, |c| c.start.class);
         out.measure(Observation::Call(class), open.as_ref().and_then(|c| c.since), t);
+        if let Some(open) = &open {
+            let outcome =
+                if failed && end.outcome == CallOutcome::Ok { CallOutcome::Error } else { end.outcome };
+            self.note_call(open, outcome, end.exit_code, t, &mut out.notes);
+        }
         self.credit_call(open.as_ref(), end, failed, t, out);
     }
 
@@ -269,6 +278,10 @@ impl Facts {
         out: &mut Effects,
     ) {
         out.add(Count::Progress(kind, high), u64::from(n));
+        // Calls and reads are spans themselves.
+        if high || matches!(kind, ProgressKind::TestFailed | ProgressKind::BuildFailed) {
+            self.note(t, &mut out.notes, || What::Progress { kind, evidence, high });
+        }
         let entry = match self.progress.iter().position(|p| p.kind == kind) {
             Some(i) => &mut self.progress[i],
             None => {

@@ -91,7 +91,7 @@ impl Owner {
                 let id = format!("interrupted:{}", call.start.call.as_str());
                 events.push(self.own_event(facts, &id, at, Fact::ToolEnded(end), now));
             }
-            if facts.parent.is_none() && facts.turn.is_some() {
+            if facts.turn.is_some() && (facts.parent.is_none() || self.tracer.is_some()) {
                 maybe_stalled.push(slot);
             }
         }
@@ -114,7 +114,12 @@ impl Owner {
         for slot in maybe_stalled {
             let Some(rollup) = view.rollup(slot, now) else { continue };
             let derived = view.derive(&rollup);
-            if derived.state == State::Stalled {
+            if derived.state == State::Unknown
+                && let Some(tracer) = &mut self.tracer
+            {
+                tracer.lose(rollup.root, now);
+            }
+            if derived.state == State::Stalled && view.is_root(slot) {
                 let reason = derived.reason.as_str();
                 let id = format!("stalled:{reason}:{}", derived.since.as_millis());
                 let fact = Fact::StallBegan { reason: Id::from(reason) };
@@ -154,6 +159,9 @@ impl Owner {
                 .sessions
                 .facts(slot)
                 .is_some_and(|f| f.deleted_at.is_none() && self.options.file_sources.contains(&f.source));
+            if let (Some(tracer), Some(facts)) = (&mut self.tracer, self.sessions.facts(slot)) {
+                tracer.forget(facts, now);
+            }
             self.sessions.remove(slot, from_file);
             self.pending.journal.forget(slot);
             self.checkpoint_due = true;

@@ -59,6 +59,7 @@ pub fn start_reading(max_sessions: usize, home: Option<&Path>, names: &[&str]) -
         file_sources: ids(),
         read_only_agents: Vec::new(),
         folder: Some(folder.path().to_owned()),
+        traced: false,
     };
     let store = store::spawn(opened, options, clock, reducer.clone(), telemetry.clone()).unwrap();
     let stop = tokio::sync::watch::Sender::new(false);

@@ -1,0 +1,256 @@
+//! What each kind of span is called and says.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Context, Key, LogRecord, Span, SpanEvent, SpanId, Value};
+use crate::event::reduce::stable_hash;
+use crate::event::{
+    ActionKind, BlockReason, CallOutcome, Evidence, Id, Name, ProgressKind, Resolution, SessionId, SourceId,
+    Step, StepOutcome, Timestamp, ToolClass, Trigger,
+};
+use crate::session::Facts;
+use crate::session::notes::RunOutcome;
+
+type Owner = (SourceId, SessionId);
+type Stretch = (Timestamp, Timestamp);
+
+/// What a run's span says of its session, as it was at the run's end.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Parts {
+    agent: Option<Name>,
+    version: Option<Name>,
+    model: Option<Name>,
+    provider: Option<Name>,
+    project: Option<Name>,
+    cost_seen: bool,
+    usage_seen: bool,
+}
+
+// === impl Parts ===
+
+impl Parts {
+    pub(super) fn of(facts: &Facts) -> Self {
+        let info = &facts.info;
+        Self {
+            agent: info.agent.clone(),
+            version: info.version.clone(),
+            model: info.model.clone(),
+            provider: info.provider.clone(),
+            project: facts.project.clone(),
+            cost_seen: facts.usage.cost_seen,
+            usage_seen: facts.usage.seen,
+        }
+    }
+}
+
+fn span(
+    owner: &Owner,
+    context: Context,
+    parent: Option<SpanId>,
+    name: String,
+    (start, end): Stretch,
+) -> Span {
+    Span {
+        context,
+        parent,
+        name,
+        start,
+        end: end.max(start),
+        attributes: vec![
+            (Key::ConversationId, owner.1.as_str().into()),
+            (Key::Source, owner.0.as_str().into()),
+        ],
+        events: Vec::new(),
+        dropped_events: 0,
+        links: Vec::new(),
+        failed: false,
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "all that a run is known by; it is called once")]
+pub(super) fn run(
+    owner: &Owner,
+    parts: &Parts,
+    context: Context,
+    parent: Option<SpanId>,
+    stretch: Stretch,
+    trigger: Trigger,
+    end: &RunOutcome,
+    usage: &[u64; 5],
+) -> Span {
+    let agent = parts.agent.as_ref().map_or(owner.0.as_str(), Name::as_str);
+    let mut span = span(owner, context, parent, format!("invoke_agent {agent}"), stretch);
+    let attributes = &mut span.attributes;
+    attributes.push((Key::OperationName, "invoke_agent".into()));
+    attributes.push((Key::AgentName, agent.into()));
+    let names = [
+        (Key::AgentVersion, &parts.version),
+        (Key::RequestModel, &parts.model),
+        (Key::ProviderName, &parts.provider),
+        (Key::Project, &parts.project),
+    ];
+    attributes
+        .extend(names.into_iter().filter_map(|(key, name)| Some((key, name.as_ref()?.as_str().into()))));
+    attributes.push((Key::Trigger, trigger.as_str().into()));
+    attributes.push((Key::Outcome, end.outcome.as_str().into()));
+    if parts.usage_seen {
+        let [input, cache_read, cache_write, output, _] = *usage;
+        let all = input.saturating_add(cache_read).saturating_add(cache_write);
+        attributes.push((Key::InputTokens, all.into()));
+        attributes.push((Key::CacheReadTokens, cache_read.into()));
+        attributes.push((Key::CacheCreationTokens, cache_write.into()));
+        attributes.push((Key::OutputTokens, output.into()));
+    }
+    if parts.cost_seen {
+        attributes.push((Key::CostDollars, Value::Float(usage[4] as f64 / 1e9)));
+    }
+    if let Some(error) = end.error {
+        attributes.push((Key::ErrorType, error.as_str().into()));
+    } else if end.outcome.is_failure() {
+        attributes.push((Key::ErrorType, end.outcome.as_str().into()));
+    }
+    if !end.outcome.is_observed() {
+        attributes.push((Key::EndObserved, false.into()));
+    }
+    span.failed = end.outcome.is_failure();
+    span
+}
+
+pub(super) fn step(
+    owner: &Owner,
+    step: &Step,
+    context: Context,
+    parent: SpanId,
+    stretch: Stretch,
+    outcome: StepOutcome,
+) -> Span {
+    let mut span = span(owner, context, Some(parent), step_name(step), stretch);
+    span.attributes.extend(step_attributes(step));
+    span.attributes.push((Key::Outcome, outcome.as_str().into()));
+    span.failed = outcome == StepOutcome::Failed;
+    span
+}
+
+fn step_name(step: &Step) -> String {
+    match &step.name {
+        Some(name) => format!("{} {}", step.kind.as_str(), name.as_str()),
+        None => step.kind.as_str().to_owned(),
+    }
+}
+
+fn step_attributes(step: &Step) -> Vec<(Key, Value)> {
+    let mut attributes: Vec<(Key, Value)> =
+        vec![(Key::StepId, step.id.as_str().into()), (Key::StepKind, step.kind.as_str().into())];
+    if let Some(name) = &step.name {
+        attributes.push((Key::StepName, name.as_str().into()));
+    }
+    let numbers = [(Key::StepIndex, step.index), (Key::StepTotal, step.total), (Key::StepEntry, step.entry)];
+    attributes.extend(numbers.into_iter().filter_map(|(key, n)| Some((key, n?.into()))));
+    attributes
+}
+
+#[expect(clippy::too_many_arguments, reason = "all that a call is known by; it is called once")]
+pub(super) fn call(
+    owner: &Owner,
+    call: &Id,
+    tool: &Name,
+    class: ToolClass,
+    context: Context,
+    parent: SpanId,
+    stretch: Stretch,
+    outcome: CallOutcome,
+    exit_code: Option<i32>,
+) -> Span {
+    let mut span = span(owner, context, Some(parent), format!("execute_tool {}", tool.as_str()), stretch);
+    let attributes = &mut span.attributes;
+    attributes.push((Key::OperationName, "execute_tool".into()));
+    attributes.push((Key::ToolName, tool.as_str().into()));
+    attributes.push((Key::ToolCallId, call.as_str().into()));
+    attributes.push((Key::ToolClass, class.as_str().into()));
+    attributes.push((Key::Outcome, outcome.as_str().into()));
+    if let Some(code) = exit_code {
+        attributes.push((Key::ExitCode, i64::from(code).into()));
+    }
+    // What a person refused or cut off is no failure.
+    span.failed = outcome == CallOutcome::Error;
+    if span.failed {
+        let kind = if exit_code.is_some_and(|code| code != 0) { "exit" } else { "other" };
+        attributes.push((Key::ErrorType, kind.into()));
+    }
+    span
+}
+
+pub(super) fn wait(
+    owner: &Owner,
+    context: Context,
+    parent: SpanId,
+    stretch: Stretch,
+    kind: ActionKind,
+    resolution: Resolution,
+) -> Span {
+    let mut span = span(owner, context, Some(parent), format!("wait {}", kind.as_str()), stretch);
+    span.attributes.push((Key::WaitReason, kind.as_str().into()));
+    span.attributes.push((Key::Resolution, resolution.as_str().into()));
+    span
+}
+
+pub(super) fn hold(
+    owner: &Owner,
+    context: Context,
+    parent: SpanId,
+    stretch: Stretch,
+    reason: BlockReason,
+    attempt: Option<u32>,
+) -> Span {
+    let mut span = span(owner, context, Some(parent), format!("wait {}", reason.as_str()), stretch);
+    span.attributes.push((Key::WaitReason, reason.as_str().into()));
+    if let Some(attempt) = attempt {
+        span.attributes.push((Key::Attempt, attempt.into()));
+    }
+    span
+}
+
+pub(super) fn progress(time: Timestamp, kind: ProgressKind, evidence: Evidence, high: bool) -> SpanEvent {
+    SpanEvent {
+        time,
+        name: "agent_session.progress".to_owned(),
+        attributes: vec![
+            (Key::ProgressKind, kind.as_str().into()),
+            (Key::Evidence, evidence.as_str().into()),
+            (Key::HighValue, high.into()),
+        ],
+    }
+}
+
+/// A step that began, with the ids its span will have.
+pub(super) fn step_began(
+    step: &Step,
+    context: Context,
+    parent: SpanId,
+    time: Timestamp,
+    observed: Timestamp,
+    session: &SessionId,
+) -> LogRecord {
+    let mut attributes: Vec<(Key, Value)> = vec![(Key::ConversationId, session.as_str().into())];
+    attributes.extend(step_attributes(step));
+    attributes.push((Key::ParentSpan, Value::Text(parent.to_string())));
+    LogRecord {
+        name: "agent_session.step.started".to_owned(),
+        time,
+        observed,
+        context: Some(context),
+        attributes,
+        id: stable_hash(("step.started", context.trace.0, context.span.0)),
+        warning: false,
+    }
+}
+
+/// Of an end that nobody saw nothing is claimed.
+pub(super) fn unobserved(mut span: Span) -> Span {
+    span.failed = false;
+    span.attributes.retain(|(key, _)| {
+        !matches!(key, Key::Outcome | Key::Resolution | Key::ErrorType | Key::EndObserved)
+    });
+    span.attributes.push((Key::EndObserved, false.into()));
+    span
+}
