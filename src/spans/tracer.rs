@@ -665,7 +665,8 @@ impl Run {
             matches!(m.of, MarkOf::Task(_)) && m.since <= by && m.until.is_none_or(|end| end >= until)
         };
         let free = self.marks.iter().position(|m| open(m) && !m.taken);
-        let mark = &mut self.marks[free.or_else(|| self.marks.iter().rposition(open))?];
+        let at = free.or_else(|| self.marks.iter().rposition(open))?;
+        let mark = &mut self.marks[at];
         mark.taken = true;
         Some(mark.span)
     }
