@@ -259,6 +259,7 @@ fn owner_options(
         expected_scans: names(scanning),
         file_sources: names(&scanning.iter().copied().filter(|def| def.live.is_none()).collect::<Vec<_>>()),
         read_only_agents: config.read_only_agents.iter().map(|a| Name::from(a.as_str())).collect(),
+        spool: None,
         folder,
     })
 }
@@ -394,8 +395,10 @@ impl Core {
                 // A source that panicked has said so on its way.
                 let _ = task.await;
             }
-            let Store { live, streams, files, thread, .. } = store;
+            let Store { live, streams, files, spool, thread, .. } = store;
             close([live, streams, files]);
+            // Whoever sends holds a reader of its own for as long as it takes.
+            drop(spool);
             for server in servers {
                 let _ = server.await;
             }

@@ -3,10 +3,12 @@
 //! nor network.
 
 mod names;
+mod signal;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::names::{Key, SCHEMA_URL, SEMCONV_VERSION};
+pub use self::signal::Signal;
 use crate::event::Timestamp;
 use crate::event::reduce::stable_hash;
 
