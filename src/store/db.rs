@@ -399,8 +399,8 @@ impl Db {
                 tx.open_table(TOMBSTONES)?;
                 tx.open_table(CURSORS)?;
                 tx.open_table(KNOWN_IDS)?;
-                spool::create(&tx)?;
             }
+            spool::create(&tx)?;
             tx.commit()?;
             return Ok(Some(Contents { created: now, ..Contents::default() }));
         }
