@@ -70,6 +70,10 @@ pub struct Telemetry {
     pub store_commit_failures: IntCounter,
     /// Size of the store's file.
     pub store_bytes: IntGauge,
+    /// Spans and log records by what became of them.
+    pub otlp_items: IntCounterVec,
+    /// Spans and log records that wait to be sent.
+    pub otlp_spool_items: IntGauge,
     /// End of the last scan of all roots.
     pub last_scan: Gauge,
     /// Creation time of the store: facts before it do not count.
@@ -231,6 +235,16 @@ impl Telemetry {
                 "Transactions that failed and were tried again.",
             ),
             store_bytes: gauge("store_bytes", "Size of the state file."),
+            otlp_items: counters(
+                "otlp_items_total",
+                "Items for OTLP by what became of them: sent, rejected or refused by the collector, dropped because \
+                 too many were waiting.",
+                &["signal", "result"],
+            ),
+            otlp_spool_items: gauge(
+                "otlp_spool_items",
+                "Spans and log records that wait to be sent by OTLP.",
+            ),
             last_scan: float(
                 "last_scan_timestamp_seconds",
                 "Unix time at which all roots had been scanned last.",

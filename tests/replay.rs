@@ -52,6 +52,7 @@ fn options() -> store::Options {
         expected_scans: Vec::new(),
         file_sources: Vec::new(),
         read_only_agents: Vec::new(),
+        spool: None,
         folder: None,
         traced: false,
     }

@@ -7,6 +7,7 @@ use crate::event::Capability;
 use crate::sources::live;
 use crate::sources::live::{Configured, LiveSource};
 use crate::sources::{LIST, SourceDef};
+use crate::spans::Signal;
 
 /// The report. A wrong configuration has been refused before.
 ///
@@ -21,6 +22,10 @@ pub fn check(config: Config) -> anyhow::Result<String> {
     ));
     for address in &config.web.listen_address {
         out.push_str(&format!("listens on: {address}\n"));
+    }
+    for line in otlp(&config) {
+        out.push_str(&line);
+        out.push('\n');
     }
     for line in sources(&config, true) {
         out.push_str(&line);
@@ -43,6 +48,20 @@ pub fn check(config: Config) -> anyhow::Result<String> {
         out.push('\n');
     }
     Ok(out)
+}
+
+/// Where spans, events and metrics would go.
+fn otlp(config: &Config) -> Vec<String> {
+    let settings = &config.otlp.settings;
+    let mut lines: Vec<String> = Signal::ALL
+        .iter()
+        .filter_map(|s| Some(format!("otlp: {} to {}", s.as_str(), settings.target(*s)?)))
+        .collect();
+    if lines.is_empty() {
+        lines.push("otlp: nothing is sent".to_owned());
+    }
+    lines.extend(settings.ignored.iter().map(|what| format!("otlp: {what}")));
+    lines
 }
 
 /// One line per source: whether it is on and what is there for it; `probed`: servers are asked.

@@ -27,11 +27,13 @@ use crate::docs::FamilyDoc;
 use crate::event;
 use crate::event::reduce::Runners;
 use crate::event::{Batch, Name, Reducer, SourceId};
+use crate::otlp::{Backoff, Senders};
 use crate::session::Thresholds;
 use crate::sources;
 use crate::sources::{LIST, SourceDef, push};
 use crate::store;
 use crate::store::Store;
+use crate::store::spool::Keep;
 use crate::telemetry::Telemetry;
 use crate::views::families::{self, Family};
 use crate::views::guard::{AllowedHosts, guard};
@@ -73,6 +75,7 @@ pub fn serve(config: Config) -> anyhow::Result<()> {
         let listeners = listen(&config).await?;
         let opened = open_store(&config)?;
         let mut core = Core::start(&config, opened.0, opened.1, &running_sources(&config))?;
+        core.start_senders(&config)?;
         core.start_sources(&config);
         greet(&config, &listeners, &found(&config));
         run(config, core, listeners).await
@@ -259,9 +262,27 @@ fn owner_options(
         expected_scans: names(scanning),
         file_sources: names(&scanning.iter().copied().filter(|def| def.live.is_none()).collect::<Vec<_>>()),
         read_only_agents: config.read_only_agents.iter().map(|a| Name::from(a.as_str())).collect(),
+        // Without a folder nothing is to leave either.
+        spool: folder.as_ref().and_then(|_| spooled(config)),
         folder,
         traced: false,
     })
+}
+
+/// What waits to be sent; nothing if nobody sends it.
+fn spooled(config: &Config) -> Option<Keep> {
+    let otlp = &config.otlp;
+    let (spans, logs) = (otlp.settings.traces.is_some(), otlp.settings.logs.is_some());
+    let keep = Keep { spans, logs, max_items: otlp.spool_max_items, max_bytes: otlp.spool_max_bytes };
+    (spans || logs).then_some(keep)
+}
+
+/// Names this installation to whoever gets its spans: a UUID that follows from the key of the state folder.
+fn instance(reducer: &Reducer) -> String {
+    let [high, low] = [&b"service.instance.id"[..], b"service.instance.id, low"].map(|w| reducer.hash(w));
+    let (a, b, c) = (high >> 32, high >> 16 & 0xffff, high & 0xfff);
+    // Version 8, of a form of our own, and the usual variant.
+    format!("{a:08x}-{b:04x}-8{c:03x}-{:04x}-{:012x}", 0x8000 | low >> 50, low & 0xffff_ffff_ffff)
 }
 
 fn metrics(config: &Config, core: &Core) -> RenderMetrics {
@@ -364,6 +385,28 @@ impl Core {
         Ok(Self { store, reducer, telemetry, clock, stop: watch::Sender::new(false), tasks: Vec::new() })
     }
 
+    /// Starts to send what waits, if an endpoint is named.
+    fn start_senders(&self, config: &Config) -> anyhow::Result<()> {
+        for what in &config.otlp.settings.ignored {
+            tracing::warn!("{what}");
+        }
+        if spooled(config).is_none() {
+            return Ok(());
+        }
+        let senders = Senders {
+            settings: &config.otlp.settings,
+            instance: &instance(&self.reducer),
+            reader: self.store.spool.clone(),
+            telemetry: self.telemetry.clone(),
+            clock: self.clock,
+            stop: self.stop.subscribe(),
+            backoff: Backoff::default(),
+        };
+        // The store's thread does not end before they do.
+        drop(senders.start().context("OTLP")?);
+        Ok(())
+    }
+
     /// Starts every file source that is on.
     fn start_sources(&mut self, config: &Config) {
         let cursors = std::mem::take(&mut self.store.cursors);
@@ -395,8 +438,10 @@ impl Core {
                 // A source that panicked has said so on its way.
                 let _ = task.await;
             }
-            let Store { live, streams, files, thread, .. } = store;
+            let Store { live, streams, files, spool, thread, .. } = store;
             close([live, streams, files]);
+            // Whoever sends holds a reader of its own for as long as it takes.
+            drop(spool);
             for server in servers {
                 let _ = server.await;
             }

@@ -224,6 +224,35 @@ pub const KEYS: &[Key] = &[
         flag: None,
         set: |c, _, v, _| value::list(v).map(|x| c.runners.builds = x),
     },
+    Key {
+        path: "otlp.endpoint",
+        kind: Kind::Text,
+        default: r#""http://127.0.0.1:4318""#,
+        optional: true,
+        help: "Collector that spans and events are sent to by OTLP, unless OTEL_EXPORTER_OTLP_ENDPOINT names one. \
+               Without an endpoint nothing is sent.",
+        flag: None,
+        set: |c, _, v, _| value::text(v).map(|x| c.otlp.endpoint = Some(x.to_owned())),
+    },
+    Key {
+        path: "otlp.spool_max_items",
+        kind: Kind::Number,
+        default: "200000",
+        optional: false,
+        help: "Spans and events that wait on disk while the collector cannot be reached; beyond it the oldest are \
+               dropped. OTEL_BSP_MAX_QUEUE_SIZE goes before it.",
+        flag: None,
+        set: |c, _, v, _| value::number(v, 1).map(|x| c.otlp.spool_max_items = x),
+    },
+    Key {
+        path: "otlp.spool_max_bytes",
+        kind: Kind::Number,
+        default: "268435456",
+        optional: false,
+        help: "Bytes of them.",
+        flag: None,
+        set: |c, _, v, _| value::number(v, 1024).map(|x| c.otlp.spool_max_bytes = x),
+    },
     threshold(
         "thresholds.progressing_seconds",
         "300",

@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use toml::Value;
 
+use crate::otlp::Settings;
 use crate::sources::live::{Configured, Place};
 
 pub use self::keys::{CONFIG_FILE, ENV_PREFIX, KEYS, Key, SOURCE_KEYS, source_keys, variable};
@@ -51,6 +52,8 @@ pub struct Config {
     pub push: Push,
     /// Commands to recognise besides the built-in ones.
     pub runners: Runners,
+    /// What leaves by OTLP.
+    pub otlp: Otlp,
     /// Sources that were named, by name.
     pub sources: BTreeMap<String, Source>,
     thresholds: BTreeMap<&'static str, u32>,
@@ -104,6 +107,19 @@ pub struct Runners {
     pub tests: Vec<String>,
     /// Build tools.
     pub builds: Vec<String>,
+}
+
+/// What leaves by OTLP.
+#[derive(Clone, Debug, Default)]
+pub struct Otlp {
+    /// The endpoint, unless the environment names one.
+    pub endpoint: Option<String>,
+    /// Items that may wait.
+    pub spool_max_items: u64,
+    /// Bytes that may wait.
+    pub spool_max_bytes: u64,
+    /// What the standard variables say, with the endpoint from above.
+    pub settings: Settings,
 }
 
 /// What was said about one source.
@@ -211,6 +227,7 @@ impl Config {
             },
             push: Push { enabled: false, token_file: None, allow_builtin_sources: false, max_body_bytes: 0 },
             runners: Runners::default(),
+            otlp: Otlp::default(),
             sources: BTreeMap::new(),
             thresholds: BTreeMap::new(),
         }
@@ -380,6 +397,17 @@ impl Loader<'_> {
                     "other machines can reach {address}; this needs --web.config.file with TLS or users, or --web.allow-remote"
                 ),
             );
+        }
+        match Settings::read(&self.inputs.env, self.config.otlp.endpoint.as_deref()) {
+            Ok(settings) => self.config.otlp.settings = settings,
+            Err(wrong) => {
+                for wrong in wrong {
+                    self.problem(wrong.variable, wrong.what);
+                }
+            }
+        }
+        if let Some(most) = self.config.otlp.settings.max_waiting {
+            self.config.otlp.spool_max_items = most;
         }
         if self.config.max_tracked < self.config.max_sessions {
             self.problem("max_tracked", "expected at least as many as max_sessions");

@@ -147,7 +147,7 @@ impl Stream {
     pub async fn close(self) {
         if let Self::Socket(mut socket) = self {
             // Whether the other side hears it is not our concern any more.
-            let _ = tokio::time::timeout(Duration::from_secs(1), socket.close(None)).await;
+            let _ = tokio::time::timeout(Duration::from_secs(1), socket.as_mut().close(None)).await;
         }
     }
 }

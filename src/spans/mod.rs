@@ -4,11 +4,13 @@
 
 mod build;
 mod names;
+mod signal;
 mod tracer;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::names::{Key, SCHEMA_URL, SEMCONV_VERSION};
+pub use self::signal::Signal;
 pub use self::tracer::Tracer;
 use crate::event::Timestamp;
 use crate::event::reduce::stable_hash;

@@ -12,10 +12,11 @@ use redb::{
     Database, DatabaseError, ReadableDatabase as _, ReadableTable as _, StorageBackend, TableDefinition,
 };
 
+use super::spool;
 use crate::event::{Cursor, Timestamp};
 
 /// Version of the tables and of what is in them. A file of another version is set aside.
-pub const FORMAT: u32 = 4;
+pub const FORMAT: u32 = 5;
 /// Pages redb may keep in memory.
 const CACHE_BYTES: usize = 16 * 1024 * 1024;
 /// Name of the state file in its folder.
@@ -23,7 +24,7 @@ pub const FILE: &str = "state.redb";
 /// Name of the key of the content hashes, a file of its own.
 pub const KEY_FILE: &str = "hash.key";
 
-const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
+pub(super) const META: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("meta");
 const JOURNAL: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("journal");
 const SESSIONS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("sessions");
 const TOMBSTONES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tombstones");
@@ -92,6 +93,8 @@ pub struct Contents {
     pub cursors: Vec<(u64, Vec<u8>)>,
     /// Chunks of known ids.
     pub known_ids: Vec<(Vec<u8>, Vec<u8>)>,
+    /// How much waits to be sent.
+    pub spool: spool::Stored,
 }
 
 /// One transaction.
@@ -99,12 +102,14 @@ pub struct Contents {
 pub struct Work {
     /// Number of this commit's journal blob.
     pub seq: u64,
-    /// The events of this commit.
+    /// The events of this commit; empty if there are none.
     pub journal: Vec<u8>,
     /// Reading positions.
     pub cursors: Vec<Cursor>,
     /// What makes the journal up to here superfluous.
     pub checkpoint: Option<Checkpoint>,
+    /// What comes to wait to be sent, and what was.
+    pub spool: spool::Change,
 }
 
 /// State as of a commit, written about once a second.
@@ -355,10 +360,11 @@ fn open_database(backend: &Backend) -> Result<Database, OpenError> {
 
 impl Db {
     /// Writes one transaction and waits until it is on disk. After a failure the database is reopened at the next call.
+    /// Returns what the spool became, if it changed.
     ///
     /// # Errors
     /// The work is not durable; nothing of it is.
-    pub fn commit(&mut self, work: &Work) -> Result<(), CommitFailed> {
+    pub fn commit(&mut self, work: &Work) -> Result<Option<spool::Written>, CommitFailed> {
         // Out of its place while it is written: after an error or a panic it is not put back.
         let database = match self.database.take() {
             Some(database) => database,
@@ -368,9 +374,14 @@ impl Db {
                 OpenError::Database(e) => redb::Error::from(*e),
             })?,
         };
-        write(&database, work)?;
+        let written = write(&database, work)?;
         self.database = Some(database);
-        Ok(())
+        Ok(written)
+    }
+
+    /// The state as of the last commit, to read from while others are written.
+    pub(super) fn begin_read(&self) -> Result<redb::ReadTransaction, redb::Error> {
+        Ok(self.database.as_ref().ok_or(redb::Error::DatabaseClosed)?.begin_read()?)
     }
 
     fn read_all(&self, key_check: u64, now: Timestamp) -> Result<Option<Contents>, redb::Error> {
@@ -389,6 +400,7 @@ impl Db {
                 tx.open_table(CURSORS)?;
                 tx.open_table(KNOWN_IDS)?;
             }
+            spool::create(&tx)?;
             tx.commit()?;
             return Ok(Some(Contents { created: now, ..Contents::default() }));
         }
@@ -426,11 +438,12 @@ impl Db {
             let (key, value) = row?;
             contents.known_ids.push((key.value().to_vec(), value.value().to_vec()));
         }
+        contents.spool = spool::open(db)?;
         Ok(Some(contents))
     }
 }
 
-fn write(db: &Database, work: &Work) -> Result<(), redb::Error> {
+fn write(db: &Database, work: &Work) -> Result<Option<spool::Written>, redb::Error> {
     let tx = db.begin_write()?;
     {
         let mut cursors = tx.open_table(CURSORS)?;
@@ -461,11 +474,13 @@ fn write(db: &Database, work: &Work) -> Result<(), redb::Error> {
                     }
                 }
             }
+            None if work.journal.is_empty() => {}
             None => drop(tx.open_table(JOURNAL)?.insert(work.seq, work.journal.as_slice())?),
         }
     }
+    let written = spool::write(&tx, &work.spool)?;
     tx.commit()?;
-    Ok(())
+    Ok(written)
 }
 
 /// Size of the state file.

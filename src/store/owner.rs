@@ -21,6 +21,7 @@ use super::db::{self, Checkpoint, CommitFailed, Db, Opened, Work};
 use super::dedup::Known;
 use super::journal;
 use super::sessions::Sessions;
+use super::spool::{self, Spool, SpoolReader};
 use crate::clock::Clock;
 use crate::event::{
     Batch, Capabilities, Cursor, Event, Fact, Name, Receipt, Reducer, Refused, Reply, SourceHealth, SourceId,
@@ -29,7 +30,7 @@ use crate::event::{
 use crate::session::orchestration;
 use crate::session::snapshot::Snapshot;
 use crate::session::{Aggregates, Thresholds};
-use crate::spans::Tracer;
+use crate::spans::{Outgoing, Tracer};
 use crate::telemetry::{Counter, Telemetry};
 
 /// Shortest time between two publications.
@@ -74,6 +75,8 @@ pub struct Options {
     pub file_sources: Vec<SourceId>,
     /// Agents that are not expected to change anything, where their source does not say.
     pub read_only_agents: Vec<Name>,
+    /// What is kept until it was sent; nothing unless somebody sends it.
+    pub spool: Option<spool::Keep>,
     /// The state folder, for its size; none with a backend of a test.
     pub folder: Option<PathBuf>,
     /// Whether spans are made.
@@ -93,7 +96,9 @@ pub struct Store {
     pub snapshots: watch::Receiver<Arc<Snapshot>>,
     /// Reading positions as of the last run.
     pub cursors: HashMap<u64, Vec<u8>>,
-    /// Ends after both channels are closed and everything is committed.
+    /// What waits to be sent. The owner does not end before it is dropped.
+    pub spool: SpoolReader,
+    /// Ends after all channels are closed and everything is committed.
     pub thread: std::thread::JoinHandle<()>,
 }
 
@@ -119,6 +124,7 @@ pub(super) struct Owner {
     created: Timestamp,
     process_start: Timestamp,
     next_seq: u64,
+    pub(super) spool: Spool,
     pub(super) pending: Pending,
     in_flight: Option<InFlight>,
     failed: Option<Arc<Work>>,
@@ -146,9 +152,12 @@ pub(super) struct Pending {
     oldest: Option<Timestamp>,
 }
 
+/// What a commit came to, and how long it took.
+type Committed = (Result<Option<spool::Written>, CommitFailed>, Duration);
+
 struct InFlight {
     work: Arc<Work>,
-    task: JoinHandle<(Result<(), CommitFailed>, Duration)>,
+    task: JoinHandle<Committed>,
     replies: Vec<(Reply, Receipt)>,
     oldest: Option<Timestamp>,
 }
@@ -172,6 +181,7 @@ pub fn spawn(
     let cursors = opened.contents.cursors.iter().cloned().collect();
     let (publish, snapshots) = watch::channel(Arc::new(Snapshot::default()));
     let mut owner = Owner::new(opened, options, clock, reducer, telemetry, publish, now);
+    let (spool, left) = owner.spool.reader(owner.db.clone());
     // What the last run knew is shown before the first scan: never an empty page.
     owner.freeze();
     owner.publish_frozen();
@@ -179,8 +189,8 @@ pub fn spawn(
         tokio::runtime::Builder::new_current_thread().enable_time().max_blocking_threads(2).build()?;
     let thread = std::thread::Builder::new()
         .name("owner".to_owned())
-        .spawn(move || runtime.block_on(owner.run(live_in, streams_in, files_in)))?;
-    Ok(Store { live, streams, files, snapshots, cursors, thread })
+        .spawn(move || runtime.block_on(owner.run(live_in, streams_in, files_in, left)))?;
+    Ok(Store { live, streams, files, snapshots, cursors, spool, thread })
 }
 
 // === impl EventCounters ===
@@ -228,6 +238,7 @@ impl Owner {
         let see_stops = Arc::new(options.see_stops.clone());
         let retell = Arc::new(options.retell.clone());
         telemetry.counting_since.set(contents.created.as_seconds());
+        let spool = Spool::new(options.spool, contents.spool, &telemetry);
         let mut owner = Self {
             options,
             clock,
@@ -248,6 +259,7 @@ impl Owner {
             created: contents.created,
             process_start: now,
             next_seq: contents.next,
+            spool,
             pending: Pending::default(),
             in_flight: None,
             failed: None,
@@ -295,10 +307,12 @@ impl Owner {
         mut live: mpsc::Receiver<Batch>,
         mut streams: mpsc::Receiver<Batch>,
         mut files: mpsc::Receiver<Batch>,
+        mut left: mpsc::UnboundedReceiver<spool::Message>,
     ) {
         let mut tick = tokio::time::interval(Duration::from_secs(1));
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
         let (mut live_open, mut streams_open, mut files_open) = (true, true, true);
+        let mut spool_open = true;
         let mut batches = Vec::with_capacity(TAKE);
         let mut read = Vec::with_capacity(TAKE);
         let mut streamed = Vec::with_capacity(TAKE);
@@ -306,11 +320,12 @@ impl Owner {
         while live_open
             || streams_open
             || files_open
+            || spool_open
             || self.in_flight.is_some()
             || self.failed.is_some()
             || self.has_work()
         {
-            let room = self.pending.bytes() < MAX_PENDING;
+            let room = self.pending.bytes() + self.spool.pending_bytes() < MAX_PENDING;
             let failing = self.failed.is_some();
             let ending = live.is_closed() && streams.is_closed() && files.is_closed();
             // At the end there is one more try, at once.
@@ -334,6 +349,13 @@ impl Owner {
                     let waiting = i64::try_from(live.len() + streams.len() + files.len()).unwrap_or(i64::MAX);
                     self.telemetry.queue_length.set(waiting);
                 }
+                message = left.recv(), if spool_open => match message {
+                    Some(mut message) => {
+                        self.spool(std::mem::take(&mut message.put));
+                        self.spool.hear(message);
+                    }
+                    None => spool_open = false,
+                },
                 () = tokio::time::sleep_until(again_at), if failing && self.in_flight.is_none() => self.retry(),
                 () = tokio::time::sleep_until(publish_at), if may_publish => {
                     self.freeze();
@@ -357,6 +379,10 @@ impl Owner {
             if self.in_flight.is_none() && self.failed.is_none() && self.has_work() {
                 self.start_commit();
             }
+            if !live_open && !streams_open && !files_open && self.in_flight.is_none() && self.failed.is_none()
+            {
+                self.spool.say_last();
+            }
         }
         if self.failed.is_none() && self.unpublished {
             self.freeze();
@@ -373,7 +399,13 @@ impl Owner {
         !self.pending.journal.is_empty()
             || !self.pending.cursors.is_empty()
             || !self.pending.replies.is_empty()
+            || self.spool.has_work()
             || self.checkpoint_due
+    }
+
+    /// Keeps what is over until it was sent; it becomes durable with the next commit.
+    pub(super) fn spool(&mut self, items: impl IntoIterator<Item = Outgoing>) {
+        self.spool.add(items);
     }
 
     /// Folds a batch into memory; it becomes visible and acknowledged with its commit.
@@ -521,9 +553,10 @@ impl Owner {
         let work = Arc::new(Work {
             seq: self.next_seq,
             // A checkpoint says all the blob would say.
-            journal: if checkpoint.is_some() { Vec::new() } else { writer.take() },
+            journal: if checkpoint.is_some() || writer.is_empty() { Vec::new() } else { writer.take() },
             cursors: pending.cursors.into_iter().map(|(key, value)| Cursor { key, value }).collect(),
             checkpoint,
+            spool: self.spool.take(),
         });
         self.next_seq += 1;
         if self.last_publish.is_none_or(|t| t.elapsed() >= PUBLISH_EVERY) {
@@ -557,13 +590,11 @@ impl Owner {
     }
 
     /// What follows a commit; false if it failed.
-    fn commit_returned(
-        &mut self,
-        done: Result<(Result<(), CommitFailed>, Duration), tokio::task::JoinError>,
-    ) -> bool {
+    fn commit_returned(&mut self, done: Result<Committed, tokio::task::JoinError>) -> bool {
         let Some(commit) = self.in_flight.take() else { return true };
         let error = match done {
-            Ok((Ok(()), took)) => {
+            Ok((Ok(spooled), took)) => {
+                self.spool.committed(spooled, &self.telemetry);
                 self.telemetry.store_commits.inc();
                 self.telemetry.store_commit_seconds.observe(took.as_secs_f64());
                 if commit.work.checkpoint.is_some() {
@@ -638,9 +669,7 @@ impl Owner {
 }
 
 /// Waits for the commit in flight.
-async fn finished(
-    commit: &mut Option<InFlight>,
-) -> Result<(Result<(), CommitFailed>, Duration), tokio::task::JoinError> {
+async fn finished(commit: &mut Option<InFlight>) -> Result<Committed, tokio::task::JoinError> {
     match commit {
         Some(commit) => (&mut commit.task).await,
         None => std::future::pending().await,

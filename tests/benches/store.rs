@@ -159,6 +159,7 @@ fn whole(events: Vec<Event>) {
         see_stops: Default::default(),
         file_sources: Vec::new(),
         read_only_agents: Vec::new(),
+        spool: None,
         folder: Some(folder.path().to_owned()),
         traced: false,
     };

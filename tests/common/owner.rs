@@ -44,6 +44,7 @@ pub fn options() -> Options {
         expected_scans: Vec::new(),
         file_sources: vec![SourceId::from("files")],
         read_only_agents: Vec::new(),
+        spool: None,
         folder: None,
         traced: false,
     }
@@ -153,8 +154,8 @@ impl Life {
 
     /// Closes both lanes and waits for the end; returns the last snapshot.
     pub fn end(self) -> Arc<Snapshot> {
-        let Store { live, streams, files, snapshots, thread, .. } = self.store;
-        drop((live, streams, files));
+        let Store { live, streams, files, snapshots, spool, thread, .. } = self.store;
+        drop((live, streams, files, spool));
         let started = Instant::now();
         while !thread.is_finished() {
             assert!(started.elapsed() < Duration::from_secs(5), "the store does not end");

@@ -58,6 +58,7 @@ pub fn start_reading(max_sessions: usize, home: Option<&Path>, names: &[&str]) -
         retell: Default::default(),
         file_sources: ids(),
         read_only_agents: Vec::new(),
+        spool: None,
         folder: Some(folder.path().to_owned()),
         traced: false,
     };

@@ -1,0 +1,15 @@
+//! What leaves by OTLP: settings, the form of OTLP, the spool, and the senders against a collector that can answer anything.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod answers;
+mod collector;
+mod encoded;
+mod restarts;
+mod settings;
+mod spool;
+mod stand;
+mod tls;
