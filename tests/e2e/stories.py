@@ -63,13 +63,15 @@ def spins_again():
 
 def fails_alike():
     """New commands that all end with one error: no loop of calls, but one of errors."""
-    calls = (call(600 - n * 9, "bash", {"args": {"command": f"try {n}"}}, {"outcome": "error", "error": "no such device"}) for n in range(65))
+    fails = {"outcome": "error", "error": "no such device"}
+    calls = (call(600 - n * 9, "bash", {"args": {"command": f"try {n}"}}, fails) for n in range(65))
     return told("errs", *began(3000), *itertools.chain(*calls))
 
 
 def fails_again(first, last, *facts):
     """One command that fails, over and over: a loop of errors first, then one of calls as well."""
-    calls = (call(ago, "bash", {"args": {"command": "try"}}, {"outcome": "error", "error": "no such device"}) for ago in range(first, last, -10))
+    fails = {"outcome": "error", "error": "no such device"}
+    calls = (call(ago, "bash", {"args": {"command": "try"}}, fails) for ago in range(first, last, -10))
     return told("fails", *facts, *itertools.chain(*calls))
 
 
