@@ -112,9 +112,9 @@ def session(kind, number, now):
     elif kind == "guesses":
         told.say(9 * MINUTE, "user.action_required", actionId="a", kind="permission", certainty="probable")
     elif kind in ("limited", "retries"):
-        told.say(2 * MINUTE, "rate_limit.signal", delayMs=30_000)
-        reason = "retry" if kind == "retries" else "rate_limit"
-        told.say((1 + number % 9) * MINUTE, "session.blocked", reason=reason, attempt=3, until=int(now + 20 * MINUTE))
+        reason, ago = "retry" if kind == "retries" else "rate_limit", (1 + number % 9) * MINUTE
+        told.say(ago + 1000, "rate_limit.signal", delayMs=500)
+        told.say(ago, "session.blocked", reason=reason, attempt=3, until=int(now + 20 * MINUTE))
     elif kind == "stuck":
         told.call(150 * MINUTE, ends=False)
     elif kind == "idle":
@@ -129,12 +129,12 @@ def session(kind, number, now):
     return told
 
 
-def orchestration(number, now):
-    """A run of specs, one of which failed."""
+def orchestration(number, now, well=False):
+    """A run of specs, some of which failed unless it goes well."""
     told = Told(number, "run", now)
     told.say(20 * MINUTE, "orchestration.updated", state="running", startedAt=int(now - 20 * MINUTE), batch=1, batches=2)
     for n in range(8):
-        told.say(19 * MINUTE, "spec.updated", spec=f"s{n}", status=("running", "failed", "pending", "completed")[n % 4], batch=1, retryCount=n % 3)
+        told.say(19 * MINUTE, "spec.updated", spec=f"s{n}", status=("running", "completed" if well else "failed", "pending", "completed")[n % 4], batch=1, retryCount=n % 3)
     told.say(MINUTE, "parallel.updated", adaptive=True, max=4, effective=2, floor=1, reason="rate_limit")
     return told
 
@@ -196,6 +196,10 @@ class Evaluations:
                 if rule["health"] == "err":
                     raise SystemExit(f"tests/rules/speed.py: {rule['name']}: {rule['lastError']}")
                 self.rules.setdefault((name, number, rule["name"]), []).append(rule["evaluationTime"])
+
+    def forget(self):
+        """Begins anew with the next evaluation."""
+        self.groups, self.rules = {}, {}
 
     def whole(self):
         """The whole rule set, once for each evaluation that all groups took part in."""
@@ -343,7 +347,11 @@ def main():
         stand, seen = Stand(stack, given), Evaluations()
         # The first evaluations have nothing to look back on.
         stand.go_on(2)
+        asked = urllib.parse.urlencode({"query": "agent_session:active"})
+        found = f"{stand.prometheus}/api/v1/query?{asked}"
+        check.within("the sessions are seen", lambda: json.loads(check.fetch(found))["data"]["result"])
         seen.look(stand.prometheus)
+        seen.forget()
         took = stand.go_on(given.rounds, lambda: seen.look(stand.prometheus))
         open_alerts, read = alerts(stand.prometheus), samples_read(stand.prometheus)
         stand.configure([])
