@@ -135,9 +135,9 @@ def words():
 
 
 def check_selector(where, name, matchers, known, vocabulary):
-    """Labels of a selector exist, and so do the words it asks for."""
+    """Labels of a selector exist, and so do the words it asks for. Labels of a recorded rule are left to the tests."""
     for label, operator, value in re.findall(r'(\w+)\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"', matchers):
-        if label not in known[name][1] | {"job", "instance"}:
+        if name in known and label not in known[name][1] | {"job", "instance"}:
             fail(where, f"{name} has no label {label}")
         for word in value.split("|") if "~" in operator else [value]:
             if label in CLOSED and word not in vocabulary:
@@ -147,7 +147,7 @@ def check_selector(where, name, matchers, known, vocabulary):
 def check_expression(where, expr, known, recorded, vocabulary):
     """Names, labels, counters and gauges of an expression."""
     for name, matchers in re.findall(r"(?<![\w:])([a-zA-Z_:][\w:]*)\{([^}]*)\}", expr):
-        if name in known:
+        if name in known or name in recorded:
             check_selector(where, name, matchers, known, vocabulary)
         else:
             fail(where, f"{name} is no family")
@@ -261,6 +261,25 @@ def check_thresholds(rules):
             fail(name, f"compares with {compared} numbers, of which {listed} are compared with the defaults")
 
 
+def check_sets(rules, groups):
+    """A recorded set stands before its readers in their group, and holds what each of them asks for."""
+    for group in groups:
+        recorded = []
+        for rule in group["rules"]:
+            name = rule.get("alert") or rule["record"]
+            for read in re.findall(r"\bagent_session:[\w:]+", rule["expr"]):
+                if read not in recorded:
+                    fail(name, f"reads {read}, which its group does not record before it")
+            if "record" in rule:
+                recorded.append(rule["record"])
+    for record, expr in rules.items():
+        least = re.match(r"\w+ >= ([\d.]+) and ", expr)
+        for name, other in rules.items():
+            for asked in re.findall(rf"\b{record} >= ([\d.]+)", other) if least else []:
+                if float(asked) < float(least[1]):
+                    fail(name, f"asks for {record} from {asked} on, which holds only those from {least[1]} on")
+
+
 def main():
     known = families()
     vocabulary = words()
@@ -293,6 +312,7 @@ def main():
         name = rule.get("alert") or rule["record"]
         by_name[name] = by_name.get(name, "") + rule["expr"]
     check_thresholds(by_name)
+    check_sets(by_name, [group for found in groups.values() for group in found])
     check_tests(alerts)
     down = next(a for a in alerts if a["alert"] == "AgentSessionExporterDown")
     if seconds(down["for"]) >= 180:
