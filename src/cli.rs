@@ -24,6 +24,10 @@ pub struct Commands {
     pub once: fn(Config, Option<PathBuf>) -> anyhow::Result<()>,
     /// A report on what was found.
     pub check: fn(Config) -> anyhow::Result<String>,
+    /// Raises desktop notifications for Alertmanager's webhooks.
+    pub notify: fn(Config) -> anyhow::Result<()>,
+    /// Raises an example of each; gives what was sent.
+    pub notify_test: fn(Config) -> anyhow::Result<String>,
     /// The families there are.
     pub families: fn() -> Vec<FamilyDoc>,
     /// Names of the sources there are.
@@ -105,6 +109,10 @@ pub fn run(
                 "demo" => (commands.demo)(config)?,
                 "once" => (commands.once)(config, sub.get_one::<PathBuf>("output").cloned())?,
                 "check" => return finish(out.write_all((commands.check)(config)?.as_bytes())),
+                "notify" if sub.get_flag("test") => {
+                    return finish(out.write_all((commands.notify_test)(config)?.as_bytes()));
+                }
+                "notify" => (commands.notify)(config)?,
                 _ => (commands.serve)(config)?,
             }
             Ok(())
@@ -163,6 +171,12 @@ pub fn command() -> Command {
                 .help("File to write, replaced as a whole; without it standard output"),
         ))
         .subcommand(flagged("check", "Check the configuration and tell what was found and what each source can see"))
+        .subcommand(flagged("notify", "Take webhooks of Alertmanager and raise desktop notifications").arg(
+            Arg::new("test")
+                .long("test")
+                .action(ArgAction::SetTrue)
+                .help("Raise an example of each kind, print what was sent, and end"),
+        ))
         .subcommand(
             Command::new("docs")
                 .about("Print documentation made from the program's own tables")

@@ -12,6 +12,8 @@ fn main() -> ExitCode {
         demo: app::demo,
         once: app::once,
         check: app::check,
+        notify: app::notify,
+        notify_test: app::notify_test,
         families: app::families,
         sources: sources::LIST.iter().map(|s| s.name).collect(),
     };
