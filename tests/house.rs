@@ -22,6 +22,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("sources/spec/run.rs", &["event", "ingest", "telemetry", "clock"]),
     // Views read facts and ask for states; the words of both are those of events.
     ("views", &["event", "session", "telemetry", "clock"]),
+    // It has nothing to do with sessions: alerts come in over HTTP, and go out over D-Bus.
+    ("notify", &["event"]),
     ("config", &["sources"]),
     ("docs", &["views", "sources", "config"]),
     ("cli", &["config", "app", "docs"]),
@@ -29,8 +31,19 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("lib.rs", &[]),
     ("main.rs", &[]),
 ];
-const EVERY_ROOM: &[&str] =
-    &["event", "clock", "telemetry", "session", "store", "ingest", "sources", "views", "config", "docs"];
+const EVERY_ROOM: &[&str] = &[
+    "event",
+    "clock",
+    "telemetry",
+    "session",
+    "store",
+    "ingest",
+    "sources",
+    "views",
+    "notify",
+    "config",
+    "docs",
+];
 /// What sources have in common; the rest of the room is one source each.
 const SHARED: &[&str] = &["files", "live", "shape", "walk", "arguments", "orchestrator", "recorded"];
 /// Parts of a room that some other room may not touch although it may import the rest.
@@ -44,13 +57,14 @@ const GUESTS: &[(&str, &[&str])] = &[
     ("anyhow", &["cli", "main.rs", "app"]),
     ("toml", &["config"]),
     ("prometheus", &["telemetry", "views"]),
-    ("axum", &["views", "sources/push", "app"]),
+    ("axum", &["views", "sources/push", "notify", "app"]),
     ("notify", &["ingest"]),
+    ("zbus", &["notify"]),
     ("rustix", &["ingest", "sources/claude_code/registry"]),
     ("reqwest", &["ingest"]),
     ("tokio_tungstenite", &["ingest"]),
     ("rustls_platform_verifier", &["ingest"]),
-    ("tokio", &["store", "ingest", "sources", "views", "app"]),
+    ("tokio", &["store", "ingest", "sources", "views", "notify", "app"]),
 ];
 /// Code lines a file may have before its tests.
 const MAX_LINES: usize = 700;
