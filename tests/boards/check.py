@@ -12,6 +12,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import urllib.parse
 
 import yaml
 
@@ -172,11 +173,84 @@ def check_links(boards):
                 lint.fail(where, f"a link sets {sorted(lacking)}, which {uid} does not have")
 
 
+def links_of(panel, column):
+    """Where the cells of a column lead."""
+    overrides = (o for o in panel["fieldConfig"]["overrides"] if o["matcher"]["options"] == column)
+    return [v["url"] for o in overrides for p in o["properties"] if p["id"] == "links" for v in p["value"]]
+
+
+def check_features(boards):
+    """What the boards are for is on them."""
+    def named(file, title, kind):
+        found = [p for p in panels(boards[file]) if p.get("title") == title and p["type"] == kind]
+        if len(found) != 1:
+            lint.fail(file, f"has no {kind} {title}")
+        return found
+
+    def expect(where, holds, problem):
+        if not holds:
+            lint.fail(where, problem)
+
+    for title, column in (("Needs you now", "Waiting"), ("Alive but no progress", "Without progress"), ("Open alerts", "Since")):
+        for panel in named("needs-you.json", title, "table"):
+            by = panel["options"].get("sortBy")
+            expect(title, by == [{"displayName": column, "desc": True}], "does not begin with the longest")
+            columns = panel["transformations"][-1]["options"]
+            expect(title, column in columns["renameByName"].values(), f"has no column {column}")
+    for file, title in (("session.json", "State"), ("orchestration.json", "State")):
+        for panel in named(file, title, "state-timeline"):
+            text = panel["targets"][0]["expr"]
+            codes = {m["text"] for v in panel["fieldConfig"]["defaults"]["mappings"] for m in v["options"].values()}
+            expect(f"{file}: {title}", codes == set(re.findall(r'state="(\w+)"', text)), "names other states than it asks for")
+    for panel in named("session.json", "Open step", "table"):
+        expect("Open step", "step" in panel["transformations"][-1]["options"]["indexByName"], "does not show the step's name")
+    for file in ("needs-you.json", "session.json", "orchestration.json"):
+        for panel in named(file, "Open alerts", "table"):
+            numbers = {n for url in links_of(panel, "alertname") for n in re.findall(r"viewPanel=(\d+)", url)}
+            runbook = {str(p["id"]) for p in panels(boards["needs-you.json"]) if p["title"] == "Runbook"}
+            expect(f"{file}: Open alerts", numbers == runbook, "does not lead to the runbook")
+    for file, title in (("needs-you.json", "Needs you now"), ("needs-you.json", "Alive but no progress"), ("session.json", "Now")):
+        for panel in named(file, title, "table"):
+            expect(title, links_of(panel, "url") == ["${__value.raw}"], "does not lead to the agent's own page")
+            check_traces(file, panel, "session", boards[file])
+    for panel in named("orchestration.json", "Now", "table"):
+        check_traces("orchestration.json", panel, "orchestration", boards["orchestration.json"])
+    for file in ("needs-you.json", "session.json"):
+        lacking = {"datasource", "source", "project", "session"} - {v["name"] for v in boards[file]["templating"]["list"]}
+        expect(file, not lacking, f"has no variables {sorted(lacking)}")
+    # A point of a histogram leads to the trace of one that lasted so long.
+    for file, panel in ((f, p) for f, b in boards.items() for p in panels(b)):
+        for target in panel.get("targets", []):
+            expect(f"{file}: {panel['title']}", ("_bucket" in target["expr"]) == target.get("exemplar", False), "exemplars are lost")
+
+
+def check_traces(file, panel, column, board):
+    """A row leads to the traces of what it is about, by its id, in the trace store that is chosen."""
+    where = f"{file}: {panel['title']}"
+    kinds = {v["name"]: v["query"] for v in board["templating"]["list"] if v["type"] == "datasource"}
+    urls = [url for url in links_of(panel, column) if url.startswith("/explore?")]
+    for url in urls:
+        pane = json.loads(urllib.parse.parse_qs(urllib.parse.urlsplit(url).query)["panes"][0])["a"]
+        asked = pane["queries"][0]
+        wanted = f'{{ span.gen_ai.conversation.id = "${{__data.fields.{column}:percentencode}}" }}'
+        if (asked["queryType"], asked["query"]) != ("traceql", wanted):
+            lint.fail(where, f"asks for other traces than those of its {column}")
+        if {pane["datasource"], asked["datasource"]["uid"]} != {"${traces}"} or kinds.get("traces") != "tempo":
+            lint.fail(where, "does not look for traces in the store that is chosen")
+    if len(urls) != 1:
+        lint.fail(where, "does not lead to traces")
+
+
 def check_provisioning():
     """What Grafana is given beside the boards."""
     sources = yaml.safe_load((ROOT / "grafana/provisioning/datasources/agent-sessions.yml").read_text())
     if {s["type"] for s in sources["datasources"]} != {"prometheus", "alertmanager"} or sources["apiVersion"] != 1:
         lint.fail("provisioning", "data sources are not Prometheus and Alertmanager")
+    traces = yaml.safe_load((lint.ALERTS / "compose/tempo-datasource.yml").read_text())["datasources"]
+    prometheus = next(s for s in sources["datasources"] if s["type"] == "prometheus")
+    led = [d.get("datasourceUid") for d in prometheus["jsonData"].get("exemplarTraceIdDestinations", [])]
+    if led != [s["uid"] for s in traces] or prometheus["jsonData"]["exemplarTraceIdDestinations"][0]["name"] != "trace_id":
+        lint.fail("provisioning", "exemplars do not lead to the trace store")
     providers = yaml.safe_load((ROOT / "grafana/provisioning/dashboards/agent-sessions.yml").read_text())
     if [p["folder"] for p in providers["providers"]] != [""] or providers["apiVersion"] != 1:
         lint.fail("provisioning", "boards do not go to the default folder")
@@ -194,6 +268,7 @@ def main():
     boards = {path.name: json.loads(path.read_text()) for path in files}
     queries = [q for file, board in boards.items() for q in check_board(file, board, known, others, vocabulary)]
     check_links(boards)
+    check_features(boards)
     check_provisioning()
     count = sum(panel["type"] != "row" for board in boards.values() for panel in panels(board))
     said = f"{len(boards)} boards, {count} panels, {len(queries)} queries"
