@@ -1,8 +1,8 @@
 """Asks a real Prometheus every query of every panel, as Grafana would.
 
-It holds two things. The past is `replay` of recorded files (history.py), with what the recording rules make of it: there
-every query about sessions, fleets and orchestrations has to be answered, at a moment and over hours that lie before this
-test. The present is a scrape of an exporter that runs, for what no recording can tell: see LIVE.
+It holds two things. The past is `replay` of recorded files (history.py), and nothing else: there every query about sessions,
+fleets and orchestrations has to be answered, at a moment and over hours that lie before this test. The present is a scrape
+of an exporter that runs, for what no recording can tell: see LIVE.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ import lint
 # What replay does not make, by why. A panel that asks for any of it is looked at in the present, with all of its queries.
 LIVE = {
     "whether a target answers is known to who scrapes it": ["up"],
-    "promtool makes series of the past for recording rules alone; alerts/ has tests that replay recordings": ["ALERTS", "ALERTS_FOR_STATE"],
+    "alerts are evaluated as time goes by; tests of the rules look at the past": ["ALERTS", "ALERTS_FOR_STATE"],
     "the process that runs": [
         "agent_session_exporter_build_info", "process_start_time_seconds", "process_resident_memory_bytes",
         "process_cpu_seconds_total",
@@ -160,14 +160,14 @@ def exporter_of(binary, work):
 
 
 @contextlib.contextmanager
-def prometheus_of(work, targets=()):
-    """A Prometheus of the data that was loaded, with the shipped rules if it has something to scrape; its address."""
+def prometheus_of(work, targets):
+    """A Prometheus of the data that was loaded, which scrapes some targets by the shipped rules; its address."""
     port = free_port()
     files = [str(lint.ALERTS / file) for file in lint.RULES if file not in lint.NOT_LOADED]
     config = {
         "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
-        "rule_files": files if targets else [],
-        "scrape_configs": [{"job_name": "any", "static_configs": [{"targets": list(targets)}]}],
+        "rule_files": files,
+        "scrape_configs": [{"job_name": "any", "static_configs": [{"targets": targets}]}],
     }
     (work / "prometheus.yml").write_text(yaml.safe_dump(config))
     command = ["prometheus", f"--config.file={work}/prometheus.yml", f"--storage.tsdb.path={work}/tsdb"]
@@ -309,8 +309,6 @@ def check_answers(binary, tables, queries, known):
         address = stack.enter_context(exporter_of(binary, work))
         page = stack.enter_context(page_of(known))
         history.load(binary, address, work)
-        with prometheus_of(work) as prometheus:
-            history.load_rules(prometheus, work, [str(lint.ALERTS / file) for file in lint.RULES if file not in lint.NOT_LOADED])
         prometheus = stack.enter_context(prometheus_of(work, [address.removeprefix("http://"), page]))
         check_history(prometheus, past())
         for number in range(ROUNDS):

@@ -42,20 +42,15 @@ def panels(board):
 
 
 def families():
-    """What may be asked for: documented families with their labels, recorded rules, and Prometheus' own series of alerts."""
+    """What may be asked for: documented families with their labels, and Prometheus' own series of alerts. Recorded rules may
+    not: promtool would make them of loaded history too, but of alerts' expressions as well."""
     known = lint.families()
     for name, (kind, labels) in list(known.items()):
         if kind == "histogram":
             known[f"{name}_bucket"] = ("counter", labels | {"le"})
-    rules = [r for f in lint.RULES if f not in lint.NOT_LOADED for g in yaml.safe_load((lint.ALERTS / f).read_text())["groups"] for r in g["rules"]]
-    recorded = {}
-    for rule in rules:
-        by = re.match(r"\s*sum by \(([^)]*)\)", rule["expr"])
-        if "record" in rule and by:
-            recorded[rule["record"]] = ("gauge", set(re.findall(r"\w+", by[1])))
     alert = lint.IDENTITY | {"category"}
     alerts = {"ALERTS": ("gauge", alert | {"alertstate"}), "ALERTS_FOR_STATE": ("gauge", alert)}
-    return known | recorded | alerts, set(recorded) | set(alerts)
+    return known | alerts, set(alerts)
 
 
 def check_query(where, panel, target, known, others, vocabulary):

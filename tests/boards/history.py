@@ -167,11 +167,3 @@ def load(exporter, address, work):
     for text in ("history.om", "elder.om"):
         blocks(work / text, work / "tsdb")
     return len(given) + 1
-
-
-def load_rules(prometheus, work, rules):
-    """What the recording rules would have made of it, which a running Prometheus with the history is asked for."""
-    command = ["promtool", "tsdb", "create-blocks-from", "rules", f"--url={prometheus}", f"--start={AT // 1000 - SPAN}"]
-    command += [f"--end={AT // 1000}", f"--output-dir={work}/tsdb", "--eval-interval=15s", *rules]
-    with open(work / "rules.log", "w") as out:
-        subprocess.run(command, check=True, stdout=out, stderr=out)
