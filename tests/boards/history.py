@@ -41,6 +41,13 @@ def write(path, lines):
     return path
 
 
+def write_server(path, lines):
+    """What a server said, in order. It stays there in silence for a minute more: some ends are only concluded from it."""
+    timed = (line | {"t": moment(line["t"]) if isinstance(line["t"], str) else line["t"]} for line in lines)
+    told = sorted(timed, key=lambda line: line["t"])
+    return write(path, [*told, {"t": told[-1]["t"] + 60_000, "connected": True}])
+
+
 # === Recordings, in the form that replay takes ===
 
 
@@ -78,7 +85,7 @@ def opencode(folder):
                 for line in lines_of(stream):
                     frame = {"directory": "/home/dev/project", "project": "p", "payload": line["event"]}
                     told.append({"t": zero + line["t"], "record": frame})
-        made.append(write(folder / f"{name}.ndjson", sorted(told, key=lambda line: line["t"])))
+        made.append(write_server(folder / f"{name}.ndjson", told))
     return made
 
 
@@ -94,7 +101,7 @@ def openfox(folder):
         for entry in json.loads((FIXTURES / f"openfox/{name}.rest.json").read_text())["entries"]:
             if entry["method"] == "GET":
                 told.append({"t": entry["at"], "answer": {key: entry[key] for key in ("path", "status", "body")}})
-        made.append(write(folder / f"{name}.ndjson", sorted(told, key=lambda line: line["t"])))
+        made.append(write_server(folder / f"{name}.ndjson", told))
     return made
 
 
@@ -109,7 +116,7 @@ def gobby(folder):
             if line["method"] == "GET":
                 answer = {"path": prefix + line["path"], "status": line["status"], "body": line["response"]}
                 told.append({"t": line["at"], "answer": answer})
-        made.append(write(folder / f"{name.replace('.', '_')}.ndjson", sorted(told, key=lambda line: line["t"])))
+        made.append(write_server(folder / f"{name.replace('.', '_')}.ndjson", told))
     return made
 
 
