@@ -1,5 +1,6 @@
-"""What the boards show. Queries follow the rules of alerts/: one-hot families are filtered with `== 1`, sessions are matched
-with `and` by source, project and session, and nothing joins on what may have two series."""
+"""What the boards show. They ask for what exporters tell and for open alerts, not for recorded rules, which loaded history
+does not have. Queries follow the rules of alerts/: one-hot families are filtered with `== 1`, sessions are matched with `and`
+by source, project and session, and nothing joins on what may have two series."""
 
 from panels import (
     INSTANCE, ONE, ONE_RUN, PROJECT, RUN, RUN_STATES, RUNBOOK_PANEL, SESSION, SOURCE, STATES, UIDS, board, coded, graph, note,
@@ -42,6 +43,11 @@ def per_second(metric, selector, by):
     return f"sum by ({by}) (rate({metric}{{{selector}}}[$__rate_interval]))"
 
 
+def quarter(metric, selector, by):
+    """What comes in bursts, per second over a quarter of an hour, whatever the time between scrapes."""
+    return f"sum by ({by}) (rate({metric}{{{selector}}}[15m]))"
+
+
 def quantile(share, metric, selector, by):
     """A quantile of a histogram over the hour before: such things are too rare for less."""
     return f"histogram_quantile({share}, sum by (le, {by}) (rate({metric}_bucket{{{selector}}}[1h])))"
@@ -50,6 +56,11 @@ def quantile(share, metric, selector, by):
 def count_of(states):
     """How many sessions are in a state."""
     return f'count(agent_session_state{{{SESSION},state=~"{states}"}} == 1) or vector(0)'
+
+
+def of_model(states):
+    """How many sessions of a model are in some states."""
+    return f'sum by (model, provider) (agent_model_sessions{{{SOURCE},state=~"{states}"}})'
 
 
 def open_alerts(selector):
@@ -210,12 +221,12 @@ def fleet():
         graph("Sessions by state", "Root sessions by the state they are in.",
               [(f"sum by (state) (agent_sessions{{{PROJECT}}})", "{{state}}")], stack=True),
         graph("Sessions by source", "Root sessions at work, waiting, stalled or blocked, by source.",
-              [(f'sum by (source) (agent_sessions:by_state{{{SOURCE},state=~"running|progressing|waiting_for_user|stalled|blocked"}})',
+              [(f'sum by (source) (agent_sessions{{{PROJECT},state=~"running|progressing|waiting_for_user|stalled|blocked"}})',
                 "{{source}}")], stack=True),
         graph("Turns", "Turns that ended, by outcome, in the hour before.",
               [(hourly("agent_session_turns_total", PROJECT, "outcome"), "{{outcome}}")], size=(8, 8)),
         graph("Progress", "Facts of progress that moved the clock, by kind, per second over 15 minutes.",
-              [(f"sum by (kind) (agent_session:progress:rate15m{{{SOURCE}}})", "{{kind}}")], "ops", (8, 8)),
+              [(quarter("agent_session_progress_events_total", PROJECT + ',high_value="true"', "kind"), "{{kind}}")], "ops", (8, 8)),
         graph("Stalls", "Times a session became stalled, by reason, in the hour before.",
               [(hourly("agent_session_stalls_total", PROJECT, "reason"), "{{reason}}")], size=(8, 8)),
         graph("Started and ended", "Sessions that started and that told of their end, in the hour before.",
@@ -231,14 +242,15 @@ def fleet():
               [(f"sum by (model, provider, state) (agent_model_sessions{{{SOURCE}}} > 0)", "Sessions")],
               ["model", "provider", "state", "Sessions"], size=(8, 8), sort="Sessions", colours=STATE),
         graph("Share that does not get on", "Stalled or blocked sessions of a model, of those at work; the alert begins at half of "
-              "four.", [("agent_model_sessions:stuck:ratio", "{{model}} {{provider}}")], "percentunit", (8, 8), top=1),
+              "four.",
+              [(of_model("stalled|blocked") + "\n  / " + of_model("running|progressing|stalled|blocked"), "{{model}} {{provider}}")], "percentunit", (8, 8), top=1),
         graph("Retries and limits", "Retries by reason and signals of a rate limit, by model, in the hour before.",
               [(hourly("agent_session_retries_total", SOURCE, "reason, model"), "{{reason}}: {{model}}"),
                (hourly("agent_session_rate_limit_signals_total", SOURCE, "model"), "limit signals: {{model}}")], size=(8, 8)),
-        graph("Tokens by model", "Tokens per second, by model.",
-              [(per_second("agent_session_tokens_total", SOURCE, "model"), "{{model}}")], size=(8, 8), stack=True),
+        graph("Tokens by model", "Tokens per second over 15 minutes, by model.",
+              [(quarter("agent_session_tokens_total", SOURCE, "model"), "{{model}}")], size=(8, 8), stack=True),
         graph("Tokens by kind", "Tokens per second over 15 minutes, by kind.",
-              [(f"sum by (kind) (agent_session:tokens:rate15m{{{SOURCE}}})", "{{kind}}")], size=(8, 8), stack=True),
+              [(quarter("agent_session_tokens_total", SOURCE, "kind"), "{{kind}}")], size=(8, 8), stack=True),
         graph("Cost by model", "US dollars in the hour before, as the agents reported them.",
               [(hourly("agent_session_cost_dollars_total", SOURCE, "model, provider"), "{{model}} {{provider}}")],
               "currencyUSD", (8, 8), stack=True),

@@ -1,5 +1,9 @@
 """What panels of Grafana's boards are made of: queries in, JSON out. Only what all boards share; boards.py says what they show."""
 
+import json
+import re
+import urllib.parse
+
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 # Of a current Grafana; newer ones migrate by themselves.
 SCHEMA_VERSION = 41
@@ -40,11 +44,26 @@ def board_link(title, board, *fields):
     return {"title": title, "url": url, "targetBlank": False}
 
 
+def traces_link(field):
+    """A link from a row to its runs' traces, in whichever trace store is chosen."""
+    source = {"type": "tempo", "uid": "${traces}"}
+    asked = f'{{ span.gen_ai.conversation.id = "${{__data.fields.{field}:percentencode}}" }}'
+    search = {"refId": "A", "datasource": source, "queryType": "traceql", "query": asked}
+    pane = {"datasource": "${traces}", "queries": [search], "range": {"from": "${__from}", "to": "${__to}"}}
+    text = urllib.parse.quote(json.dumps({"a": pane}, separators=(",", ":")), safe=".:,")
+    # What Grafana puts in is no part of the address yet.
+    text = re.sub(r"%24%7B([\w.:]+)%7D", r"${\1}", text)
+    return {"title": "Its traces", "url": f"/explore?schemaVersion=1&panes={text}", "targetBlank": False}
+
+
 SESSION_LINK = board_link("The session's board", "session", "source", "project", "session")
 RUN_LINK = board_link("The orchestration's board", "orchestration", "source", "project", "orchestration")
 RUNBOOK_LINK = {"title": "The runbook", "url": f"/d/{UIDS['needs']}?viewPanel={RUNBOOK_PANEL}", "targetBlank": False}
 PAGE_LINK = {"title": "The agent's own page", "url": "${__value.raw}", "targetBlank": True}
-LINKS = {"session": SESSION_LINK, "orchestration": RUN_LINK, "alertname": RUNBOOK_LINK, "url": PAGE_LINK}
+LINKS = {
+    "session": [SESSION_LINK, traces_link("session")], "orchestration": [RUN_LINK, traces_link("orchestration")],
+    "alertname": [RUNBOOK_LINK], "url": [PAGE_LINK],
+}
 
 
 # === Queries ===
@@ -71,6 +90,9 @@ def words(colours):
 def target(expr, legend="", letter="A", table=False):
     """A query: over the range for a graph, of the last moment for a table."""
     made = {"refId": letter, "datasource": DATASOURCE, "editorMode": "code", "expr": expr, "instant": table, "range": not table}
+    if "histogram_quantile" in expr:
+        # Points that lead to the trace of one that lasted so long.
+        made["exemplar"] = True
     return made | ({"format": "table"} if table else {"format": "time_series", "legendFormat": legend or "__auto"})
 
 
@@ -155,7 +177,7 @@ def table(title, about, queries, order, size=(24, 8), sort=None, units=None, col
         if column in (units or {}):
             properties.append({"id": "unit", "value": units[column]})
         if column in LINKS:
-            properties.append({"id": "links", "value": [LINKS[column]]})
+            properties.append({"id": "links", "value": LINKS[column]})
         if column in (colours or {}):
             properties += [
                 {"id": "mappings", "value": words(colours[column])},
@@ -208,10 +230,15 @@ def placed(panels):
 
 def board(uid, title, about, variables, panels):
     """A whole board."""
-    chosen = {
-        "type": "datasource", "name": "datasource", "label": "Prometheus", "query": "prometheus", "hide": 0, "refresh": 1,
-        "regex": "", "multi": False, "includeAll": False, "options": [], "skipUrlSync": False,
-    }
+    chosen, traces = (
+        {
+            "type": "datasource", "name": name, "label": label, "query": kind, "hide": 0, "refresh": 1, "regex": "",
+            "multi": False, "includeAll": False, "options": [], "skipUrlSync": False,
+        }
+        for name, label, kind in (("datasource", "Prometheus", "prometheus"), ("traces", "Traces", "tempo"))
+    )
+    # Only where something leads to traces.
+    sources = [chosen, traces] if "${traces}" in json.dumps(panels) else [chosen]
     links = {
         "type": "dashboards", "title": "Agent sessions", "tags": ["agent-sessions"], "asDropdown": False, "includeVars": True,
         "keepTime": True, "targetBlank": False, "icon": "external link", "tooltip": "", "url": "",
@@ -220,5 +247,5 @@ def board(uid, title, about, variables, panels):
         "uid": uid, "title": title, "description": about, "tags": ["agent-sessions"], "schemaVersion": SCHEMA_VERSION,
         "editable": True, "graphTooltip": 1, "timezone": "browser", "refresh": "30s", "time": {"from": "now-6h", "to": "now"},
         "timepicker": {}, "fiscalYearStartMonth": 0, "annotations": {"list": []}, "links": [links],
-        "templating": {"list": [chosen, *variables]}, "panels": placed(panels),
+        "templating": {"list": [*sources, *variables]}, "panels": placed(panels),
     }

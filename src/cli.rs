@@ -29,6 +29,10 @@ pub struct Commands {
     pub replay: fn(Config, Replay) -> anyhow::Result<()>,
     /// A report on what was found.
     pub check: fn(Config) -> anyhow::Result<String>,
+    /// Raises desktop notifications for Alertmanager's webhooks.
+    pub notify: fn(Config) -> anyhow::Result<()>,
+    /// Raises an example of each; gives what was sent.
+    pub notify_test: fn(Config) -> anyhow::Result<String>,
     /// The families there are.
     pub families: fn() -> Vec<FamilyDoc>,
     /// Names of the sources there are.
@@ -111,6 +115,10 @@ pub fn run(
                 "once" => (commands.once)(config, sub.get_one::<PathBuf>("output").cloned())?,
                 "replay" => (commands.replay)(config, replay::asked(sub)?)?,
                 "check" => return finish(out.write_all((commands.check)(config)?.as_bytes())),
+                "notify" if sub.get_flag("test") => {
+                    return finish(out.write_all((commands.notify_test)(config)?.as_bytes()));
+                }
+                "notify" => (commands.notify)(config)?,
                 _ => (commands.serve)(config)?,
             }
             Ok(())
@@ -173,6 +181,12 @@ pub fn command() -> Command {
             "replay",
             "Turn recorded files into what scrapes of them would have shown, to load into Prometheus or to test rules",
         )))
+        .subcommand(flagged("notify", "Take webhooks of Alertmanager and raise desktop notifications").arg(
+            Arg::new("test")
+                .long("test")
+                .action(ArgAction::SetTrue)
+                .help("Raise an example of each kind, print what was sent, and end"),
+        ))
         .subcommand(
             Command::new("docs")
                 .about("Print documentation made from the program's own tables")

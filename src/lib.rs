@@ -11,6 +11,7 @@ pub mod config;
 pub mod docs;
 pub mod event;
 pub mod ingest;
+pub mod notify;
 pub mod otlp;
 pub mod session;
 pub mod sources;

@@ -13,6 +13,8 @@ fn main() -> ExitCode {
         once: app::once,
         replay: app::replay,
         check: app::check,
+        notify: app::notify,
+        notify_test: app::notify_test,
         families: app::families,
         sources: sources::LIST.iter().map(|s| s.name).collect(),
     };

@@ -38,6 +38,11 @@ fn run(line: &str) -> Result<(Vec<(String, Config)>, String), Failure> {
             called(&format!("replay {wanted:?}"), c);
             Ok(())
         },
+        notify: |c| {
+            called("notify", c);
+            Ok(())
+        },
+        notify_test: |_| Ok("sent\n".to_owned()),
         check: |_| anyhow::bail!("the state folder cannot be written to"),
         families: || {
             vec![FamilyDoc {
@@ -72,6 +77,17 @@ fn serving_is_the_default() {
     assert_eq!(one("demo").0, "demo");
     assert_eq!(one("once").0, "once None");
     assert_eq!(one("once --output /tmp/x.prom").0, "once Some(\"/tmp/x.prom\")");
+}
+
+#[test]
+fn notifications_are_a_command_of_their_own() {
+    let (name, config) =
+        one("notify --notify.per-minute 12 --notify.burst 2 --notify.listen-address localhost:7");
+    assert_eq!(name, "notify");
+    assert_eq!((config.notify.per_minute, config.notify.burst), (12, 2));
+    assert_eq!(config.notify.listen_address.to_string(), "127.0.0.1:7");
+    assert_eq!(one("notify").1.notify.listen_address.to_string(), "127.0.0.1:10078");
+    assert_eq!(run("notify --test").unwrap().1, "sent\n");
 }
 
 #[test]

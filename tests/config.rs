@@ -263,3 +263,24 @@ fn the_example_file_says_the_defaults() {
     assert_eq!(format!("{with:?}"), format!("{without:?}"));
     assert!(with_file(&example, &[], &[]).is_ok(), "as it is, it changes nothing");
 }
+
+#[test]
+fn webhooks_of_other_machines_are_taken_only_when_allowed() {
+    for remote in ["0.0.0.0:10078", ":10078", "192.0.2.1:80"] {
+        let refused =
+            Config::load(&inputs(&[("notify.listen-address", remote)], &[])).unwrap_err().to_string();
+        assert!(
+            refused.contains("notify.listen_address") && refused.contains("--web.allow-remote"),
+            "{refused}"
+        );
+        // What protects the exporter does not protect this.
+        let flags = [("notify.listen-address", remote), ("web.config.file", "web.yml")];
+        assert!(Config::load(&inputs(&flags, &[])).is_err(), "{remote}");
+        let flags = [("notify.listen-address", remote), ("web.allow-remote", "true")];
+        assert!(Config::load(&inputs(&flags, &[])).is_ok(), "{remote}");
+    }
+    let with = |flag, value| Config::load(&inputs(&[(flag, value)], &[])).map(|c| c.notify);
+    assert!(with("notify.listen-address", "10078").is_err());
+    assert!(with("notify.per-minute", "0").is_err() && with("notify.burst", "0").is_err());
+    assert_eq!(with("notify.per-minute", "60").unwrap().per_minute, 60);
+}

@@ -3,6 +3,7 @@
 
 mod check;
 mod demo;
+mod notify;
 mod once;
 mod replay;
 
@@ -44,6 +45,7 @@ use crate::views::serve as web;
 use crate::views::webconfig::WebConfig;
 
 pub use self::check::check;
+pub use self::notify::{notify, notify_test};
 pub use self::once::once;
 pub use self::replay::{Moment, Replay, To, duration_ms, replay};
 
@@ -168,14 +170,7 @@ async fn listen(config: &Config) -> anyhow::Result<Listeners> {
 
 /// Everything the views offer and the push route, behind one guard.
 fn router(config: &Config, core: &Core, listeners: &Listeners) -> anyhow::Result<Router> {
-    let mut hosts = AllowedHosts::new(&listeners.addresses);
-    for host in &config.web.allowed_hosts {
-        anyhow::ensure!(hosts.allow(host), "web.allowed_hosts: {host:?} is no host name");
-    }
-    // Whoever names hosts means those, wherever requests come from.
-    if config.web.allow_remote && config.web.allowed_hosts.is_empty() {
-        hosts.allow_any();
-    }
+    let mut hosts = allowed_hosts(config, &listeners.addresses)?;
     hosts.set_https(listeners.web.https());
     let api = Api {
         snapshots: core.store.snapshots.clone(),
@@ -197,6 +192,18 @@ fn router(config: &Config, core: &Core, listeners: &Listeners) -> anyhow::Result
         router = router.merge(push::router(push_source(config, core)?));
     }
     Ok(guard(router, hosts))
+}
+
+fn allowed_hosts(config: &Config, listening: &[SocketAddr]) -> anyhow::Result<AllowedHosts> {
+    let mut hosts = AllowedHosts::new(listening);
+    for host in &config.web.allowed_hosts {
+        anyhow::ensure!(hosts.allow(host), "web.allowed_hosts: {host:?} is no host name");
+    }
+    // Whoever names hosts means those, wherever requests come from.
+    if config.web.allow_remote && config.web.allowed_hosts.is_empty() {
+        hosts.allow_any();
+    }
+    Ok(hosts)
 }
 
 fn push_source(config: &Config, core: &Core) -> anyhow::Result<push::Push> {

@@ -221,11 +221,20 @@ fn scraped(
     while history.next() <= until {
         let now = history.next();
         hand.store(now.as_millis(), Ordering::SeqCst);
-        store.take(std::iter::from_fn(|| events.next_if(|(at, _)| *at <= now)).map(|(_, event)| event));
+        let mut quiet = true;
+        let due = std::iter::from_fn(|| events.next_if(|(at, _)| *at <= now));
+        store.take(due.inspect(|_| quiet = false).map(|(_, event)| event));
         store.pass();
-        history.scrape(&store.snapshot());
+        history.scrape(&store.snapshot(), quiet);
     }
     Ok(history)
+}
+
+/// Where the rules lie. promtool looks from the test's own folder, and says nothing where it finds none.
+fn rules(wanted: &Replay) -> Vec<String> {
+    let whole =
+        |rule: &String| std::path::absolute(rule).map_or_else(|_| rule.clone(), |p| p.display().to_string());
+    wanted.rules.iter().map(whole).collect()
 }
 
 fn write(history: &History, wanted: &Replay) -> anyhow::Result<()> {
@@ -233,7 +242,7 @@ fn write(history: &History, wanted: &Replay) -> anyhow::Result<()> {
         let mut out = std::io::BufWriter::with_capacity(1 << 16, out);
         match wanted.to {
             To::OpenMetrics => history.write_openmetrics(&mut out)?,
-            To::UnitTest => history.write_unit_test(&wanted.rules, &mut out)?,
+            To::UnitTest => history.write_unit_test(&rules(wanted), &mut out)?,
         }
         out.flush()
     };

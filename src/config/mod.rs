@@ -50,6 +50,8 @@ pub struct Config {
     pub web: Web,
     /// Pushed events.
     pub push: Push,
+    /// Desktop notifications.
+    pub notify: Notify,
     /// Commands to recognise besides the built-in ones.
     pub runners: Runners,
     /// What leaves by OTLP.
@@ -98,6 +100,17 @@ pub struct Push {
     pub allow_builtin_sources: bool,
     /// Longest body, unpacked.
     pub max_body_bytes: usize,
+}
+
+/// Desktop notifications, for the command that raises them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notify {
+    /// Where webhooks are taken.
+    pub listen_address: SocketAddr,
+    /// Notifications a minute.
+    pub per_minute: u32,
+    /// Notifications at once.
+    pub burst: u32,
 }
 
 /// Commands to recognise, added to the built-in ones.
@@ -226,6 +239,11 @@ impl Config {
                 allowed_hosts: Vec::new(),
             },
             push: Push { enabled: false, token_file: None, allow_builtin_sources: false, max_body_bytes: 0 },
+            notify: Notify {
+                listen_address: SocketAddr::from((Ipv6Addr::LOCALHOST, 0)),
+                per_minute: 0,
+                burst: 0,
+            },
             runners: Runners::default(),
             otlp: Otlp::default(),
             sources: BTreeMap::new(),
@@ -409,6 +427,13 @@ impl Loader<'_> {
         if let Some(most) = self.config.otlp.settings.max_waiting {
             self.config.otlp.spool_max_items = most;
         }
+        let address = self.config.notify.listen_address;
+        if !address.ip().to_canonical().is_loopback() && !web.allow_remote {
+            self.problem(
+                "notify.listen_address",
+                format!("other machines can reach {address}; this needs --web.allow-remote"),
+            );
+        }
         if self.config.max_tracked < self.config.max_sessions {
             self.problem("max_tracked", "expected at least as many as max_sessions");
         }
@@ -447,16 +472,25 @@ fn is_table(path: &str) -> bool {
 
 /// Addresses as Prometheus exporters take them: `:10077` is every interface.
 fn addresses(value: &Value) -> Result<Vec<SocketAddr>, String> {
-    let one = |text: &str| match text.rsplit_once(':') {
-        Some(("", port)) => port.parse().ok().map(|port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))),
-        Some(("localhost", port)) => port.parse().ok().map(|port| SocketAddr::from(([127, 0, 0, 1], port))),
-        _ => text.parse().ok(),
-    };
     let given = value::list(value)?;
-    let found: Option<Vec<_>> = given.iter().map(|t| one(t)).collect();
+    let found: Option<Vec<_>> = given.iter().map(|t| place_to_listen(t)).collect();
     found
         .filter(|list| !list.is_empty())
         .ok_or_else(|| "expected addresses with their port, as \"127.0.0.1:10077\"".to_owned())
+}
+
+/// One such address.
+fn address(value: &Value) -> Result<SocketAddr, String> {
+    place_to_listen(value::text(value)?)
+        .ok_or_else(|| "expected an address with its port, as \"127.0.0.1:10078\"".to_owned())
+}
+
+fn place_to_listen(text: &str) -> Option<SocketAddr> {
+    match text.rsplit_once(':') {
+        Some(("", port)) => port.parse().ok().map(|port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port))),
+        Some(("localhost", port)) => port.parse().ok().map(|port| SocketAddr::from(([127, 0, 0, 1], port))),
+        _ => text.parse().ok(),
+    }
 }
 
 /// Addresses of servers.

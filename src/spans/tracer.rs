@@ -197,6 +197,11 @@ impl Tracer {
         }
     }
 
+    /// Whether a row changed since the last call of [`Self::changes`].
+    pub fn is_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
     /// Whether anything is due by now.
     pub fn is_due(&self, now: Timestamp) -> bool {
         self.traces.values().any(|trace| trace.waiting.iter().any(|w| w.due <= now))

@@ -29,6 +29,8 @@ const JOURNAL: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("journal")
 const SESSIONS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("sessions");
 const TOMBSTONES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("tombstones");
 const CURSORS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("cursors");
+/// Traces under way, by source and session as rows of sessions are.
+const TRACES: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("traces");
 const KNOWN_IDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("known_ids");
 
 /// Where the bytes are; called again when the database has to be reopened.
@@ -93,6 +95,8 @@ pub struct Contents {
     pub cursors: Vec<(u64, Vec<u8>)>,
     /// Chunks of known ids.
     pub known_ids: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Traces under way.
+    pub traces: Vec<(Vec<u8>, Vec<u8>)>,
     /// How much waits to be sent.
     pub spool: spool::Stored,
 }
@@ -123,6 +127,8 @@ pub struct Checkpoint {
     pub aggregates: Vec<u8>,
     /// Chunks of known ids that changed; `None` removes one.
     pub known_ids: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    /// Traces that changed; `None` removes one.
+    pub traces: Vec<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
 // === impl BackendHandle ===
@@ -399,6 +405,7 @@ impl Db {
                 tx.open_table(TOMBSTONES)?;
                 tx.open_table(CURSORS)?;
                 tx.open_table(KNOWN_IDS)?;
+                tx.open_table(TRACES)?;
             }
             spool::create(&tx)?;
             tx.commit()?;
@@ -434,6 +441,10 @@ impl Db {
             let (key, value) = row?;
             contents.cursors.push((key.value(), value.value().to_vec()));
         }
+        for row in tx.open_table(TRACES)?.iter()? {
+            let (key, value) = row?;
+            contents.traces.push((key.value().to_vec(), value.value().to_vec()));
+        }
         for row in tx.open_table(KNOWN_IDS)?.iter()? {
             let (key, value) = row?;
             contents.known_ids.push((key.value().to_vec(), value.value().to_vec()));
@@ -464,6 +475,7 @@ fn write(db: &Database, work: &Work) -> Result<Option<spool::Written>, redb::Err
                     (SESSIONS, &checkpoint.sessions),
                     (TOMBSTONES, &checkpoint.tombstones),
                     (KNOWN_IDS, &checkpoint.known_ids),
+                    (TRACES, &checkpoint.traces),
                 ] {
                     let mut table = tx.open_table(table)?;
                     for (key, row) in rows {

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::db::{self, Checkpoint, CommitFailed, Db, Opened, Work};
 use super::dedup::Known;
 use super::journal;
-use super::sessions::Sessions;
+use super::sessions::{Sessions, of_row_key, row_key};
 use super::spool::{self, Spool, SpoolReader};
 use crate::clock::Clock;
 use crate::event::{
@@ -274,7 +274,12 @@ impl Owner {
         };
         if owner.options.traced {
             owner.sessions.take_notes();
-            owner.tracer = Some(Tracer::default());
+            let mut tracer = Tracer::default();
+            for (key, row) in &contents.traces {
+                let read = of_row_key(key).is_some_and(|key| tracer.restore(key, row));
+                damaged += u32::from(!read);
+            }
+            owner.tracer = Some(tracer);
         }
         for (key, row) in contents.tombstones {
             damaged += u32::from(!owner.sessions.restore_tombstone(key, &row));
@@ -546,7 +551,9 @@ impl Owner {
 
     fn start_commit(&mut self) {
         let due = self.checkpoint_due || self.last_checkpoint.elapsed() >= self.checkpoint_every;
-        let checkpoint = (due && self.sessions.is_dirty()).then(|| self.checkpoint());
+        let traced =
+            self.tracer.as_ref().is_some_and(|tracer| tracer.is_dirty() || tracer.is_due(self.clock.now()));
+        let checkpoint = (due && (traced || self.sessions.is_dirty())).then(|| self.checkpoint());
         self.checkpoint_due = false;
         let pending = std::mem::take(&mut self.pending);
         let mut writer = pending.journal;
@@ -568,7 +575,16 @@ impl Owner {
     fn checkpoint(&mut self) -> Checkpoint {
         self.last_checkpoint = Instant::now();
         let (sessions, tombstones) = self.sessions.changes();
+        // What is due leaves with the row that no longer holds it: a crash repeats nothing and loses nothing.
+        let now = self.clock.now();
+        let due = self.tracer.as_mut().map(|tracer| tracer.drain(now)).unwrap_or_default();
+        self.spool(due);
+        let traces = self.tracer.as_mut().map(Tracer::changes).unwrap_or_default();
         Checkpoint {
+            traces: traces
+                .into_iter()
+                .map(|((source, session), row)| (row_key(&source, &session), row))
+                .collect(),
             sessions,
             tombstones,
             aggregates: postcard::to_allocvec(&*self.aggregates)

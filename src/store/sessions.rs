@@ -69,6 +69,12 @@ pub fn row_key(source: &SourceId, session: &SessionId) -> Vec<u8> {
     [source.as_str().as_bytes(), &[0], session.as_str().as_bytes()].concat()
 }
 
+/// Source and session of a row's key.
+pub fn of_row_key(key: &[u8]) -> Option<(SourceId, SessionId)> {
+    let (source, session) = std::str::from_utf8(key).ok()?.split_once('\0')?;
+    Some((SourceId::from(source), SessionId::from(session)))
+}
+
 // === impl Sessions ===
 
 impl Sessions {
@@ -193,6 +199,11 @@ impl Sessions {
             each(session.facts(), &mut self.change, std::mem::take(named));
             self.change.clear();
         }
+    }
+
+    /// Whether there is this session.
+    pub fn has(&self, source: &SourceId, session: &SessionId) -> bool {
+        self.index.contains_key(&KeyRef(source, session))
     }
 
     /// The facts in a slot, as of the last [`Self::fold`].

@@ -8,13 +8,16 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use prometheus::proto::{MetricFamily, MetricType};
 
 use crate::event::Timestamp;
 use crate::session::Snapshot;
 use crate::session::counts::{BUCKETS, Histogram};
 use crate::telemetry::Telemetry;
-use crate::views::families::{self, IDENTITY, Kind, Rows, SessionSink, SessionView, Sink, Totals, Value};
+use crate::views::families::{
+    self, Family, IDENTITY, Kind, Rows, SessionSink, SessionView, Sink, Totals, Value,
+};
 use crate::views::lines::{write_label, write_value};
 use crate::views::selection::{Memory, Options, SeriesMode};
 
@@ -45,6 +48,8 @@ pub struct History {
     families: Vec<Shown>,
     /// By name: families of the registry.
     registered: BTreeMap<String, Shown>,
+    /// Sessions at the last look at the registry.
+    looked_at: Option<usize>,
 }
 
 /// One family.
@@ -53,7 +58,9 @@ struct Shown {
     kind: Kind,
     help: String,
     /// By labels. What belongs together at one moment (the lines of a histogram) stands together.
-    metrics: BTreeMap<Vec<u8>, Vec<Part>>,
+    metrics: HashMap<Vec<u8>, Vec<Part>>,
+    /// Whether its series are sums that fall to nothing, rather than things that are no more.
+    sums: bool,
 }
 
 /// One series of a metric.
@@ -105,7 +112,11 @@ impl History {
         for (name, value) in labels {
             write_label(name, value, true, &mut extra);
         }
-        let families = families::all().map(|f| Shown::new(f.name, f.kind, f.help)).collect();
+        let shown = |f: &Family| Shown {
+            sums: f.kind == Kind::Gauge && matches!(f.rows, Rows::Totals(_)),
+            ..Shown::new(f.name, f.kind, f.help)
+        };
+        let families = families::all().map(shown).collect();
         Self {
             options,
             telemetry,
@@ -116,6 +127,7 @@ impl History {
             scrapes: 0,
             families,
             registered: BTreeMap::new(),
+            looked_at: None,
         }
     }
 
@@ -128,8 +140,8 @@ impl History {
         self.start.plus(i64::from(scrape).saturating_mul(self.step_ms))
     }
 
-    /// Scrapes at [`Self::next`].
-    pub fn scrape(&mut self, snapshot: &Snapshot) {
+    /// Scrapes at [`Self::next`]; `quiet`: no event was taken in since the last time.
+    pub fn scrape(&mut self, snapshot: &Snapshot, quiet: bool) {
         let (now, at) = (self.next(), self.scrapes);
         self.scrapes += 1;
         self.telemetry.counting_since.set(snapshot.counting_since.as_seconds());
@@ -156,6 +168,13 @@ impl History {
                 Rows::Orchestration(rows) => orchestrations.iter().for_each(|view| rows(view, &mut keeper)),
             }
         }
+        // Gathering costs more than all the rest of a quiet scrape.
+        let sessions = Some(snapshot.slots().count());
+        if quiet && self.looked_at == sessions && evicted == 0 {
+            self.registered.values_mut().for_each(|shown| shown.keep_again(at));
+            return;
+        }
+        self.looked_at = sessions;
         for family in self.telemetry.registry().gather() {
             if OF_RECORDS.contains(&family.name()) {
                 self.keep_registered(&family, at);
@@ -205,7 +224,7 @@ impl History {
             };
             writeln!(out, "# HELP {family} {}", shown.help)?;
             writeln!(out, "# TYPE {family} {}", shown.kind.as_str())?;
-            for (labels, parts) in &shown.metrics {
+            for (labels, parts) in shown.sorted() {
                 let mut cursors: Vec<_> =
                     parts.iter().map(|part| part.samples(self.scrapes).peekable()).collect();
                 // The lines of one moment stand together.
@@ -221,6 +240,8 @@ impl History {
                             Sample::Is(value) => write_value(value, &mut line),
                             // A counter is no number at no time; those of ours do not end.
                             Sample::Ended if shown.kind != Kind::Gauge => continue,
+                            // A sum with one that is no number in it would be none itself.
+                            Sample::Ended if shown.sums => line.extend_from_slice(b"0\n"),
                             Sample::Ended => line.extend_from_slice(b"NaN\n"),
                         }
                         line.pop();
@@ -250,9 +271,8 @@ impl History {
         let mut text = Vec::new();
         for shown in self.shown() {
             let shift = if shown.name.ends_with("_timestamp_seconds") { self.start.as_millis() } else { 0 };
-            for (labels, part) in
-                shown.metrics.iter().flat_map(|(l, parts)| parts.iter().map(move |p| (l, p)))
-            {
+            let parts = shown.sorted().into_iter().flat_map(|(l, parts)| parts.iter().map(move |p| (l, p)));
+            for (labels, part) in parts {
                 text.clear();
                 text.extend_from_slice(shown.name.as_bytes());
                 text.extend_from_slice(part.suffix.as_bytes());
@@ -293,7 +313,22 @@ fn write_labels(labels: &[u8], le: &[u8], out: &mut Vec<u8>) {
 
 impl Shown {
     fn new(name: &str, kind: Kind, help: &str) -> Self {
-        Self { name: name.to_owned(), kind, help: help.to_owned(), metrics: BTreeMap::new() }
+        Self { name: name.to_owned(), kind, help: help.to_owned(), metrics: HashMap::new(), sums: false }
+    }
+
+    fn sorted(&self) -> Vec<(&Vec<u8>, &Vec<Part>)> {
+        let mut all: Vec<_> = self.metrics.iter().collect();
+        all.sort_by_key(|(labels, _)| *labels);
+        all
+    }
+
+    /// Everything is as it was at the last scrape.
+    fn keep_again(&mut self, at: u32) {
+        for part in self.metrics.values_mut().flatten() {
+            if let Some(last) = part.stretches.last().filter(|last| last.at + last.n == at) {
+                part.keep(at, last.value(last.n - 1));
+            }
+        }
     }
 }
 

@@ -2,26 +2,17 @@
 """Checks grafana/: the boards' form, that what they ask for exists, and, given an exporter, that every query of every panel
 returns data.
 
-Argument: the exporter's binary; without it only what needs no server is checked. With it, an exporter that was fed
-(feed.py) is scraped by a real Prometheus with the shipped rules. Needs prometheus on the PATH, and PyYAML.
+Argument: the exporter's binary; without it only what needs no server is checked. With it, what `replay` makes of recorded
+files is loaded into a real Prometheus, and every query asked (answers.py). Needs prometheus and promtool on the PATH, and
+PyYAML.
 """
 
-import contextlib
-import http.server
 import json
-import math
 import pathlib
 import re
-import shutil
-import socket
 import subprocess
 import sys
-import tempfile
-import threading
-import time
-import urllib.error
 import urllib.parse
-import urllib.request
 
 import yaml
 
@@ -29,7 +20,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.dont_write_bytecode = True
 sys.path[:0] = [str(ROOT / "tests/rules"), str(HERE)]
-import feed  # noqa: E402
+import answers  # noqa: E402
 import lint  # noqa: E402
 
 UIDS = {
@@ -38,13 +29,6 @@ UIDS = {
 }
 # Families with one series for one thing at a time, or with those that do not hold at 0.
 ONE_HOT = "agent_session_state|agent_session_state_reason|agent_orchestration_state|agent_orchestration_spec_state|agent_orchestration_spec_error"
-# What a lasting connection to an agent's server would have to lose or to contradict: a page stands for it, with the labels
-# that METRICS.md gives.
-NEEDS_SERVER = ["agent_session_exporter_source_reconnects_total", "agent_session_exporter_state_disagreements_total"]
-# May stay 0: nothing that is pushed makes a commit fail.
-MAY_REST = ["agent_session_exporter_store_commit_failures_total"]
-VARIABLES = {"$__rate_interval": "1m", "$__range": "5m"}
-ROUNDS = 3
 
 
 # === What needs no server ===
@@ -57,33 +41,21 @@ def panels(board):
         yield from panel.get("panels", [])
 
 
-def with_values(expr):
-    """A query as Grafana sends it with everything chosen."""
-    for name, value in VARIABLES.items():
-        expr = expr.replace(name, value)
-    return re.sub(r"\$\w+", ".*", expr)
-
-
 def families():
-    """What may be asked for: documented families with their labels, recorded rules, and Prometheus' own series of alerts."""
+    """What may be asked for: documented families with their labels, and Prometheus' own series of alerts. Recorded rules may
+    not: promtool would make them of loaded history too, but of alerts' expressions as well."""
     known = lint.families()
     for name, (kind, labels) in list(known.items()):
         if kind == "histogram":
             known[f"{name}_bucket"] = ("counter", labels | {"le"})
-    rules = [r for f in lint.RULES if f not in lint.NOT_LOADED for g in yaml.safe_load((lint.ALERTS / f).read_text())["groups"] for r in g["rules"]]
-    recorded = {}
-    for rule in rules:
-        by = re.match(r"\s*sum by \(([^)]*)\)", rule["expr"])
-        if "record" in rule and by:
-            recorded[rule["record"]] = ("gauge", set(re.findall(r"\w+", by[1])))
     alert = lint.IDENTITY | {"category"}
     alerts = {"ALERTS": ("gauge", alert | {"alertstate"}), "ALERTS_FOR_STATE": ("gauge", alert)}
-    return known | recorded | alerts, set(recorded) | set(alerts)
+    return known | alerts, set(alerts)
 
 
 def check_query(where, panel, target, known, others, vocabulary):
     """Names and labels of a query, and the ways in which it may put series together."""
-    expr = with_values(target["expr"])
+    expr = answers.with_values(target["expr"])
     before = len(lint.problems)
     lint.check_expression(where, expr, known, others, vocabulary)
     # Boards show what alerts may not depend on; how, is looked at below.
@@ -196,187 +168,87 @@ def check_links(boards):
                 lint.fail(where, f"a link sets {sorted(lacking)}, which {uid} does not have")
 
 
+def links_of(panel, column):
+    """Where the cells of a column lead."""
+    overrides = (o for o in panel["fieldConfig"]["overrides"] if o["matcher"]["options"] == column)
+    return [v["url"] for o in overrides for p in o["properties"] if p["id"] == "links" for v in p["value"]]
+
+
+def check_features(boards):
+    """What the boards are for is on them."""
+    def named(file, title, kind):
+        found = [p for p in panels(boards[file]) if p.get("title") == title and p["type"] == kind]
+        if len(found) != 1:
+            lint.fail(file, f"has no {kind} {title}")
+        return found
+
+    def expect(where, holds, problem):
+        if not holds:
+            lint.fail(where, problem)
+
+    for title, column in (("Needs you now", "Waiting"), ("Alive but no progress", "Without progress"), ("Open alerts", "Since")):
+        for panel in named("needs-you.json", title, "table"):
+            by = panel["options"].get("sortBy")
+            expect(title, by == [{"displayName": column, "desc": True}], "does not begin with the longest")
+            columns = panel["transformations"][-1]["options"]
+            expect(title, column in columns["renameByName"].values(), f"has no column {column}")
+    for file, title in (("session.json", "State"), ("orchestration.json", "State")):
+        for panel in named(file, title, "state-timeline"):
+            text = panel["targets"][0]["expr"]
+            codes = {m["text"] for v in panel["fieldConfig"]["defaults"]["mappings"] for m in v["options"].values()}
+            expect(f"{file}: {title}", codes == set(re.findall(r'state="(\w+)"', text)), "names other states than it asks for")
+    for panel in named("session.json", "Open step", "table"):
+        expect("Open step", "step" in panel["transformations"][-1]["options"]["indexByName"], "does not show the step's name")
+    for file in ("needs-you.json", "session.json", "orchestration.json"):
+        for panel in named(file, "Open alerts", "table"):
+            numbers = {n for url in links_of(panel, "alertname") for n in re.findall(r"viewPanel=(\d+)", url)}
+            runbook = {str(p["id"]) for p in panels(boards["needs-you.json"]) if p["title"] == "Runbook"}
+            expect(f"{file}: Open alerts", numbers == runbook, "does not lead to the runbook")
+    for file, title in (("needs-you.json", "Needs you now"), ("needs-you.json", "Alive but no progress"), ("session.json", "Now")):
+        for panel in named(file, title, "table"):
+            expect(title, links_of(panel, "url") == ["${__value.raw}"], "does not lead to the agent's own page")
+            check_traces(file, panel, "session", boards[file])
+    for panel in named("orchestration.json", "Now", "table"):
+        check_traces("orchestration.json", panel, "orchestration", boards["orchestration.json"])
+    for file in ("needs-you.json", "session.json"):
+        lacking = {"datasource", "source", "project", "session"} - {v["name"] for v in boards[file]["templating"]["list"]}
+        expect(file, not lacking, f"has no variables {sorted(lacking)}")
+    # A point of a histogram leads to the trace of one that lasted so long.
+    for file, panel in ((f, p) for f, b in boards.items() for p in panels(b)):
+        for target in panel.get("targets", []):
+            expect(f"{file}: {panel['title']}", ("_bucket" in target["expr"]) == target.get("exemplar", False), "exemplars are lost")
+
+
+def check_traces(file, panel, column, board):
+    """A row leads to the traces of what it is about, by its id, in the trace store that is chosen."""
+    where = f"{file}: {panel['title']}"
+    kinds = {v["name"]: v["query"] for v in board["templating"]["list"] if v["type"] == "datasource"}
+    urls = [url for url in links_of(panel, column) if url.startswith("/explore?")]
+    for url in urls:
+        pane = json.loads(urllib.parse.parse_qs(urllib.parse.urlsplit(url).query)["panes"][0])["a"]
+        asked = pane["queries"][0]
+        wanted = f'{{ span.gen_ai.conversation.id = "${{__data.fields.{column}:percentencode}}" }}'
+        if (asked["queryType"], asked["query"]) != ("traceql", wanted):
+            lint.fail(where, f"asks for other traces than those of its {column}")
+        if {pane["datasource"], asked["datasource"]["uid"]} != {"${traces}"} or kinds.get("traces") != "tempo":
+            lint.fail(where, "does not look for traces in the store that is chosen")
+    if len(urls) != 1:
+        lint.fail(where, "does not lead to traces")
+
+
 def check_provisioning():
     """What Grafana is given beside the boards."""
     sources = yaml.safe_load((ROOT / "grafana/provisioning/datasources/agent-sessions.yml").read_text())
     if {s["type"] for s in sources["datasources"]} != {"prometheus", "alertmanager"} or sources["apiVersion"] != 1:
         lint.fail("provisioning", "data sources are not Prometheus and Alertmanager")
+    traces = yaml.safe_load((lint.ALERTS / "compose/tempo-datasource.yml").read_text())["datasources"]
+    prometheus = next(s for s in sources["datasources"] if s["type"] == "prometheus")
+    led = [d.get("datasourceUid") for d in prometheus["jsonData"].get("exemplarTraceIdDestinations", [])]
+    if led != [s["uid"] for s in traces] or prometheus["jsonData"]["exemplarTraceIdDestinations"][0]["name"] != "trace_id":
+        lint.fail("provisioning", "exemplars do not lead to the trace store")
     providers = yaml.safe_load((ROOT / "grafana/provisioning/dashboards/agent-sessions.yml").read_text())
     if [p["folder"] for p in providers["providers"]] != [""] or providers["apiVersion"] != 1:
         lint.fail("provisioning", "boards do not go to the default folder")
-
-
-# === A real Prometheus ===
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
-def fetch(url, data=None, kind="application/x-ndjson"):
-    request = urllib.request.Request(url, data=data, headers={"Content-Type": kind} if data else {})
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return answer.read().decode()
-
-
-def within(what, test, limit=60):
-    """Tries until something holds; mistakes of a server that starts are no failure."""
-    end = time.monotonic() + limit
-    while True:
-        with contextlib.suppress(OSError, urllib.error.URLError):
-            if test():
-                return
-        if time.monotonic() > end:
-            raise SystemExit(f"tests/boards/check.py: not within {limit} s: {what}")
-        time.sleep(0.2)
-
-
-@contextlib.contextmanager
-def started(command, log):
-    """A server, ended at the end."""
-    with open(log, "w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
-        try:
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-
-def serve_page(known):
-    """Serves the families that a lost connection would show, one more at every scrape."""
-    count = iter(range(1, 1_000_000))
-
-    class Page(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            n = next(count)
-            labels = {name: ",".join(f'{label}="x"' for label in sorted(known[name][1])) for name in NEEDS_SERVER}
-            lines = [f"{name}{{{labels[name]}}} {n}" for name in NEEDS_SERVER]
-            body = ("\n".join(lines) + "\n").encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
-
-
-def push_round(address, home, number):
-    """Everything once more, with what is wrong in it."""
-    lines = "\n".join(json.dumps(event) for event in feed.feed(address, number)) + "\n"
-    answer = json.loads(fetch(f"{address}/api/v1/events", lines.encode()))
-    if answer["rejected"]:
-        raise SystemExit(f"tests/boards/check.py: events are refused: {answer['rejected'][:3]}")
-    with contextlib.suppress(urllib.error.HTTPError):
-        fetch(f"{address}/api/v1/events", b'{"schemaVersion":"1"}', "application/json")
-    for path in home.rglob("*.jsonl"):
-        with open(path, "a") as file:
-            file.write('{"timestamp":\n')
-
-
-def ask(prometheus, target):
-    """Values that a query returns; of variables the labels'."""
-    if "values" in target:
-        query = urllib.parse.urlencode({"match[]": with_values(target["expr"])})
-        return json.loads(fetch(f"{prometheus}/api/v1/label/{target['values']}/values?{query}"))["data"]
-    # What stands in for nothing must not pass for something.
-    asked = {"query": with_values(target["expr"]).removesuffix(" or vector(0)")}
-    if target["instant"]:
-        results = json.loads(fetch(f"{prometheus}/api/v1/query?{urllib.parse.urlencode(asked)}"))["data"]["result"]
-        values = [float(r["value"][1]) for r in results]
-    else:
-        now = time.time()
-        asked |= {"start": now - 30, "end": now, "step": 5}
-        results = json.loads(fetch(f"{prometheus}/api/v1/query_range?{urllib.parse.urlencode(asked)}"))["data"]["result"]
-        values = [float(v) for r in results for _, v in r["values"]]
-    values = [v for v in values if not math.isnan(v)]
-    if re.search(r"\b(rate|increase)\(", target["expr"]) and not any(name in target["expr"] for name in MAY_REST):
-        return [v for v in values if v > 0]
-    return values
-
-
-def check_rows(prometheus, where, panel):
-    """A table of several queries has one row for each thing: Grafana puts rows together by the labels that all have."""
-    frames = []
-    for target in panel["targets"]:
-        query = urllib.parse.urlencode({"query": with_values(target["expr"])})
-        answer = json.loads(fetch(f"{prometheus}/api/v1/query?{query}"))
-        frames.append([r["metric"] for r in answer["data"]["result"]])
-    shared = set.intersection(*(set().union(*rows) for rows in frames))
-    for target, rows in zip(panel["targets"], frames):
-        keys = [tuple(row.get(label, "") for label in sorted(shared)) for row in rows]
-        if len(keys) != len(set(keys)):
-            lint.fail(where, f"query {target['refId']} has several rows for one {sorted(shared)}")
-
-
-def check_answers(exporter, boards, queries, known):
-    """Every query returns something; returns the longest time one took."""
-    with contextlib.ExitStack() as stack:
-        work = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        sessions = work / "home/.codex/sessions"
-        sessions.mkdir(parents=True)
-        (work / "state").mkdir()
-        name = "rollout-2026-11-29T15-00-00-00000001-0000-7000-8000-000000000000.jsonl"
-        shutil.copy(ROOT / "tests/fixtures/codex/edit_ok.rollout.jsonl", sessions / name)
-        port, prometheus_port = free_port(), free_port()
-        address, prometheus = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{prometheus_port}"
-        command = [exporter, "--home", str(work / "home"), "--state-dir", str(work / "state"), "--web.listen-address", f"127.0.0.1:{port}"]
-        command += ["--max-sessions", "60", "--max-tracked", "60", "--history.max-age", "10000d"]
-        stack.enter_context(started(command, work / "exporter.log"))
-        within("the exporter is ready", lambda: fetch(f"{address}/-/ready") or True)
-        page = serve_page(known)
-        stack.callback(page.shutdown)
-        rules = [str(lint.ALERTS / file) for file in lint.RULES if file not in lint.NOT_LOADED]
-        config = {
-            "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}, "rule_files": rules,
-            "scrape_configs": [
-                {"job_name": "any", "static_configs": [{"targets": [f"127.0.0.1:{port}", f"127.0.0.1:{page.server_port}"]}]}
-            ],
-        }
-        (work / "prometheus.yml").write_text(yaml.safe_dump(config))
-        command = ["prometheus", f"--config.file={work}/prometheus.yml", f"--storage.tsdb.path={work}/tsdb"]
-        stack.enter_context(started([*command, f"--web.listen-address=127.0.0.1:{prometheus_port}"], work / "prometheus.log"))
-        within("Prometheus is ready", lambda: fetch(f"{prometheus}/-/ready") or True)
-        for number in range(ROUNDS):
-            push_round(address, work / "home", number)
-            # Two scrapes at least see the round before the next one comes.
-            time.sleep(4)
-        slowest, missing = (0, ""), list(queries)
-        end = time.monotonic() + 45
-        while missing and time.monotonic() < end:
-            still = []
-            for where, target in missing:
-                began = time.monotonic()
-                try:
-                    found = ask(prometheus, target)
-                except urllib.error.HTTPError as error:
-                    lint.fail(where, f"{json.loads(error.read())['error']}: {target['expr']}")
-                    continue
-                slowest = max(slowest, (time.monotonic() - began, where))
-                if not found:
-                    still.append((where, target))
-            missing = still
-            time.sleep(1 if missing else 0)
-        for where, target in missing:
-            lint.fail(where, f"returns nothing: {with_values(target['expr'])}")
-        for file, panel in ((f, p) for f, b in boards.items() for p in panels(b) if p["type"] == "table" and not missing):
-            check_rows(prometheus, f"{file}: {panel['title']}", panel)
-        if missing:
-            for log in work.glob("*.log"):
-                print(f"--- {log.name}", "".join(log.read_text().splitlines(keepends=True)[-10:]), sep="\n", file=sys.stderr)
-        return slowest
 
 
 def main():
@@ -391,14 +263,15 @@ def main():
     boards = {path.name: json.loads(path.read_text()) for path in files}
     queries = [q for file, board in boards.items() for q in check_board(file, board, known, others, vocabulary)]
     check_links(boards)
+    check_features(boards)
     check_provisioning()
     count = sum(panel["type"] != "row" for board in boards.values() for panel in panels(board))
     said = f"{len(boards)} boards, {count} panels, {len(queries)} queries"
     if len(sys.argv) > 1 and not lint.problems:
-        slowest, where = check_answers(sys.argv[1], boards, queries, known)
-        stood_for = [w for w, t in queries if any(name in t["expr"] for name in NEEDS_SERVER)]
+        tables = [(f"{f}: {p['title']}", p) for f, board in boards.items() for p in panels(board) if p["type"] == "table"]
+        live, (slowest, where) = answers.check_answers(sys.argv[1], tables, queries, known)
         if not lint.problems:
-            said += f", all with data ({len(stood_for)} of them from a page), the slowest in {slowest * 1000:.0f} ms ({where})"
+            said += f", all with data ({live} of them from a scrape, the rest from replay), the slowest in {slowest * 1000:.0f} ms ({where})"
     for problem in lint.problems:
         print(f"boards: {problem}", file=sys.stderr)
     print(f"boards: {said}, {len(lint.problems)} problems")

@@ -10,10 +10,20 @@ import time
 EVERYTHING = pathlib.Path(__file__).resolve().parent.parent / "e2e/everything.py"
 
 
-def everything(address, number):
+def shifted(value, by):
+    """The same, with every moment in it moved: in milliseconds, as those of this century are told."""
+    if isinstance(value, dict):
+        return {key: shifted(one, by) for key, one in value.items()}
+    if isinstance(value, list):
+        return [shifted(one, by) for one in value]
+    return value + by if isinstance(value, int) and value > 1e12 else value
+
+
+def everything(address, number, now):
     """One event of every kind; each round with sessions and responses of its own."""
+    began = int(time.time() * 1000)
     out = subprocess.run([sys.executable, str(EVERYTHING), address], check=True, capture_output=True, text=True).stdout
-    events = [json.loads(line) for line in out.splitlines()]
+    events = [shifted(json.loads(line), now - began) for line in out.splitlines()]
     for event in events:
         event["id"] = f"{event['id']}-{number}"
         for key in ("sessionId", "parentSessionId"):
@@ -24,9 +34,8 @@ def everything(address, number):
     return events
 
 
-def trouble(number):
+def trouble(number, now):
     """A session that spins, one that asks, one that is held up after its context was compacted."""
-    now = int(time.time() * 1000)
 
     def told(session, *facts):
         for n, (ago, kind, data) in enumerate(facts):
@@ -51,21 +60,22 @@ def trouble(number):
     yield from told("held", (1300, *started), (1250, *turn), *compacted, (1200, *held))
 
 
-def mistakes(number):
+def mistakes(number, now, many):
     """What the exporter folds, repeats, does not know or takes as undated."""
-    now = int(time.time() * 1000)
     base = {"schemaVersion": "1", "source": "everything", "projectId": "shop", "sessionId": "odd", "data": {}}
     yield base | {"id": f"known-{number}", "time": now, "type": "activity"}
     yield base | {"id": f"known-{number}", "time": now, "type": "activity"}
     yield base | {"id": f"new-{number}", "time": now, "type": "something.new"}
     yield base | {"id": f"ahead-{number}", "time": now + 3_600_000, "type": "activity"}
     # More sources than have labels of their own, and more sessions than are kept.
-    for n in range(60):
+    for n in range(many):
         one = {"id": f"many-{n}-{number}", "time": now - 60_000, "sessionId": f"many-{n}-{number}", "source": f"source_{n % 20}"}
         yield base | one | {"type": "turn.started", "data": {"trigger": "person"}}
         yield base | one | {"id": f"over-{n}-{number}", "time": now - 59_000, "type": "turn.ended", "data": {"outcome": "completed"}}
 
 
-def feed(address, number):
-    """All of a round, in the order in which it is pushed."""
-    return [*mistakes(number), *everything(address, number), *trouble(number)]
+def feed(address, number, now=None, many=60):
+    """All of a round, in the order in which it is pushed, at a moment in milliseconds or at once; `many` sessions of as many
+    sources as have labels and some more."""
+    now = now or int(time.time() * 1000)
+    return [*mistakes(number, now, many), *everything(address, number, now), *trouble(number, now)]

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use super::super::files::objects::{Piece, pieces};
 use super::super::files::{FileSource, Opening, Owners, PEEK};
-use super::{Played, Setting, Unplayable};
-use crate::event::{Event, SourceId, Timestamp};
+use super::{Played, Setting, Unplayable, dated};
+use crate::event::{Event, SessionId, SourceId, Timestamp};
 use crate::ingest::whole::{WholeLine, each_line};
 use crate::sources::{Decode, DecodeError, Record};
 
@@ -39,58 +39,35 @@ pub(super) fn play(
     for path in paths {
         let reading = Reading { files, source, path, setting, owners: &unsettled };
         let mut first: Option<Timestamp> = None;
-        let mut events = Vec::new();
-        let decoder = reading
-            .each(Timestamp::default(), &mut Played::default(), &mut events, |events, _| {
-                let dated = events.drain(..).filter_map(|e| dated(&e));
-                first = dated.chain(first).min();
-                Timestamp::default()
+        let session = reading
+            .each(Timestamp::default(), &mut Played::default(), |events| {
+                first = events.iter().filter_map(dated).chain(first).min();
             })
             .map_err(failed(path))?;
-        let session = decoder.as_ref().and_then(|d| d.session().cloned());
-        let Some(first) = first else {
-            played.undated();
-            continue;
-        };
         let elder = session.as_ref().and_then(|s| unsettled.elder_by(s));
-        order.push((elder, first, session, path));
+        order.push((elder, first.unwrap_or_default(), session, path));
     }
     order.sort();
     let owners = Arc::new(Owners::default());
     for (_, first, _, path) in order {
         let reading = Reading { files, source, path, setting, owners: &owners };
-        let mut known = Played::default();
-        let mut events = Vec::new();
-        reading
-            .each(first, played, &mut events, |events, mut at| {
-                for event in events.drain(..) {
-                    at = at.max(dated(&event).unwrap_or(at));
-                    known.take(at, [event]);
-                }
-                at
-            })
-            .map_err(failed(path))?;
-        played.events.append(&mut known.events);
+        let mut lines = Vec::new();
+        reading.each(first, played, |events| lines.push(std::mem::take(events))).map_err(failed(path))?;
+        played.place(lines);
     }
     Ok(())
-}
-
-/// The time of an event, unless it is the one that was made up for a first look.
-fn dated(event: &Event) -> Option<Timestamp> {
-    event.time.filter(|time| *time > Timestamp::default())
 }
 
 // === impl Reading ===
 
 impl Reading<'_> {
-    /// Decodes the whole file; `each` takes what a line gave away and says what time it is by then.
+    /// Decodes the whole file, which begins at `at`; `each` takes what a line gave away. Gives the session it is about.
     fn each(
         &self,
         mut at: Timestamp,
         played: &mut Played,
-        events: &mut Vec<Event>,
-        mut each: impl FnMut(&mut Vec<Event>, Timestamp) -> Timestamp,
-    ) -> io::Result<Option<Box<dyn Decode>>> {
+        mut each: impl FnMut(&mut Vec<Event>),
+    ) -> io::Result<Option<SessionId>> {
         let head = if self.files.peeks { head_of(self.path)? } else { Vec::new() };
         let stream = (self.files.stream)(self.path);
         let name = stream.and_then(|stream| (self.files.stream_id)(OsStr::new(&stream)));
@@ -101,16 +78,19 @@ impl Reading<'_> {
             owners: self.owners.clone(),
             head: &head,
         });
+        let mut events = Vec::new();
         each_line(self.path, |line| {
             let WholeLine::Text(line) = line else { return played.refuse("too_long") };
             played.records += 1;
-            take(decoder.as_mut(), line, at, played, events);
+            take(decoder.as_mut(), line, at, played, &mut events);
             for kind in decoder.unknown_kinds() {
                 played.unknown(kind);
             }
-            at = each(events, at);
+            at = events.iter().filter_map(dated).fold(at, Timestamp::max);
+            each(&mut events);
+            events.clear();
         })?;
-        Ok(Some(decoder))
+        Ok(decoder.session().cloned())
     }
 }
 

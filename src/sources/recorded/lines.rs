@@ -9,49 +9,28 @@ use std::io;
 use std::path::Path;
 
 use super::{Lines, Played, Stamp, bytes_of};
-use crate::event::{Event, Timestamp};
+use crate::event::Timestamp;
 use crate::ingest::whole::{WholeLine, each_line};
 
+/// How long the silence behind the last line is looked at.
+pub(super) const SILENCE_MS: i64 = 60_000;
 /// Longest time between two lines in which something may be concluded each second.
 const MAX_PASS_MS: i64 = 3_600_000;
 
 /// Lines that have times of their own. What has none happened with the last thing that has.
 pub(super) fn play_own(lines: &mut dyn Lines, path: &Path, played: &mut Played) -> io::Result<()> {
-    let mut at: Option<Timestamp> = None;
-    let mut undated = Vec::new();
-    let mut out = Vec::new();
+    let mut told = Vec::new();
     each_line(path, |line| {
         let WholeLine::Text(line) = line else { return played.refuse("too_long") };
         played.records += 1;
-        if let Err(reason) = lines.take(line, at.unwrap_or_default(), &mut out) {
+        let mut out = Vec::new();
+        if let Err(reason) = lines.take(line, Timestamp::default(), &mut out) {
             played.refuse(reason);
         }
-        for mut event in out.drain(..) {
-            let dated = event.time.filter(|time| *time > Timestamp::default());
-            let Some(now) = dated.max(at) else {
-                undated.push(event);
-                continue;
-            };
-            for mut earlier in undated.drain(..) {
-                restamp(&mut earlier, now);
-                played.take(now, [earlier]);
-            }
-            restamp(&mut event, now);
-            at = Some(now);
-            played.take(now, [event]);
-        }
+        told.push(out);
     })?;
-    if !undated.is_empty() {
-        played.undated();
-    }
+    played.place(told);
     Ok(())
-}
-
-/// An event that was given the time of its arrival before that was known.
-fn restamp(event: &mut Event, now: Timestamp) {
-    if event.time == Some(Timestamp::default()) {
-        event.time = Some(now);
-    }
 }
 
 /// Records with their times beside them.
@@ -82,9 +61,9 @@ pub(super) fn play_stamped(lines: &mut dyn Lines, path: &Path, played: &mut Play
         }
         played.take(at, out.drain(..));
     })?;
-    // What the silence after the last line means is concluded within the next minutes.
+    // What the silence after the last line means is concluded within the next minute.
     if let Some(end) = now {
-        each_second(now, end.plus(60_000), |second| {
+        each_second(now, end.plus(SILENCE_MS), |second| {
             lines.pass(second, &mut out);
             played.take(second, out.drain(..));
         });

@@ -95,6 +95,9 @@ pub struct Unplayable {
     pub why: io::Error,
 }
 
+/// A record that is dated further ahead than this of the one behind it has a wrong time.
+const MAX_AHEAD_MS: i64 = 5 * 60_000;
+
 /// A line with its time; everything else is the form's business.
 #[derive(Deserialize)]
 struct Stamp<'a> {
@@ -147,9 +150,41 @@ impl Played {
         *self.unknown.entry(kind).or_default() += 1;
     }
 
-    /// Nothing of a file has a time, so it has no place in time.
-    fn undated(&mut self) {
-        self.refuse("undated_file");
+    /// Takes the events of a file, line by line. A line was there to be read when the newest thing was that it or one
+    /// before it tells of; what has no time happened with the last thing that has. One that is dated far ahead of the
+    /// next says nothing about when that was.
+    fn place(&mut self, lines: Vec<Vec<Event>>) {
+        let newest = |line: &Vec<Event>| line.iter().filter_map(dated).max();
+        let mut known: Vec<Option<Timestamp>> = lines.iter().map(newest).collect();
+        let mut next: Option<Timestamp> = None;
+        for time in known.iter_mut().rev() {
+            let ahead = matches!((*time, next), (Some(time), Some(next)) if time.since(next) > MAX_AHEAD_MS);
+            if ahead {
+                *time = None;
+            } else {
+                next = (*time).or(next);
+            }
+        }
+        let Some(mut at) = known.iter().flatten().next().copied() else {
+            // Nothing of it has a time, so it has no place in time.
+            if !lines.is_empty() {
+                self.refuse("undated_file");
+            }
+            return;
+        };
+        for (line, time) in lines.into_iter().zip(known) {
+            at = time.map_or(at, |time| at.max(time));
+            self.take(
+                at,
+                line.into_iter().map(|mut event| {
+                    // It was given the time of its arrival before that was known.
+                    if event.time == Some(Timestamp::default()) {
+                        event.time = Some(at);
+                    }
+                    event
+                }),
+            );
+        }
     }
 
     /// Takes what became known at a moment.
@@ -159,6 +194,11 @@ impl Played {
             (at, event)
         }));
     }
+}
+
+/// The time of an event, unless it is the one that was made up while nothing was known.
+fn dated(event: &Event) -> Option<Timestamp> {
+    event.time.filter(|time| *time > Timestamp::default())
 }
 
 // === impl Stamp ===

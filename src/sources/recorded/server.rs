@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::super::live::{Answer, Ask, AskError, LiveSource, Opening, Peer, Said};
-use super::lines::each_second;
+use super::lines::{SILENCE_MS, each_second};
 use super::{Played, Stamp, Take, bytes_of};
 use crate::event::{Name, Timestamp};
 use crate::ingest::whole::{WholeLine, each_line};
@@ -125,6 +125,12 @@ impl Server<'_> {
                     }
                 }
             }
+        }
+        // What the silence after the last line means is asked and concluded within the next minute.
+        if let Some(end) = now.filter(|_| connected) {
+            each_second(now, end.plus(SILENCE_MS), |second| {
+                self.tell(second, |peer, said| peer.tick(second, said))
+            });
         }
     }
 

@@ -24,8 +24,9 @@ impl Owner {
     pub(super) fn tick(&mut self) {
         self.notice_sleep(self.clock.now());
         self.conclude();
+        let due = self.tracer.as_ref().is_some_and(|tracer| tracer.is_due(self.clock.now()));
         self.checkpoint_due |=
-            self.sessions.is_dirty() && self.last_checkpoint.elapsed() >= self.checkpoint_every;
+            (due || self.sessions.is_dirty()) && self.last_checkpoint.elapsed() >= self.checkpoint_every;
         if let Some(folder) = &self.options.folder {
             self.telemetry.store_bytes.set(i64::try_from(db::file_size(folder)).unwrap_or(i64::MAX));
         }
@@ -47,6 +48,10 @@ impl Owner {
             }
             self.fold_taken();
             self.expire(now);
+            if let Some(tracer) = &mut self.tracer {
+                let sessions = &self.sessions;
+                tracer.retain(|source, session| sessions.has(source, session));
+            }
         }
         self.telemetry.sessions_tracked.set(i64::try_from(self.sessions.len()).unwrap_or(i64::MAX));
         for (label, n) in self.aggregates.overflows() {
