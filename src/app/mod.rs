@@ -272,7 +272,7 @@ fn owner_options(
         // Without a folder nothing is to leave either.
         spool: folder.as_ref().and_then(|_| spooled(config)),
         folder,
-        traced: false,
+        traced: spooled(config).is_some(),
     })
 }
 
