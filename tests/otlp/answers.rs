@@ -71,6 +71,19 @@ fn what_is_no_answer_of_a_collector_does_not_make_spans_vanish() {
 }
 
 #[test]
+fn a_page_of_a_proxy_says_nothing_about_the_items() {
+    // Whatever its status, over both protocols: nginx answers so where it misses a certificate.
+    for protocol in BOTH {
+        let pages = [400, 401, 500, 503].map(|status| Say::Page(status, "<html>no</html>"));
+        let (collector, exporter) = told(protocol, pages.to_vec());
+        assert_eq!(collector.memory.spans(), encoded(0..30), "{protocol:?}");
+        assert_eq!(collector.memory.requests().len(), 5, "{protocol:?}");
+        assert_eq!(counts(&exporter), [30, 0, 0, 0], "{protocol:?}");
+        exporter.end();
+    }
+}
+
+#[test]
 fn a_json_answer_is_an_answer() {
     let json = br#"{"partialSuccess":{"rejectedSpans":"2"}}"#.to_vec();
     let (collector, exporter) = told(Protocol::Http, vec![Say::Body(json, "application/json")]);

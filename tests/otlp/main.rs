@@ -8,6 +8,7 @@ mod common;
 mod answers;
 mod collector;
 mod encoded;
+mod made;
 mod restarts;
 mod settings;
 mod spool;
