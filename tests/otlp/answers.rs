@@ -1,6 +1,6 @@
 //! Every answer a collector can give, over both protocols: what arrives, what waits, what is lost, and what is counted.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agent_session_exporter::otlp::Protocol;
 use agent_session_exporter::spans::Outgoing;
@@ -194,6 +194,25 @@ fn a_refused_connection_is_waited_out() {
         assert_eq!(collector.memory.spans(), encoded(0..250), "{protocol:?}");
         exporter.end();
     }
+}
+
+#[test]
+fn items_of_which_few_fill_a_request_do_not_wait_for_each_other() {
+    let collector = Collector::start();
+    let mut env = env(collector.address, Protocol::Http);
+    env.insert("OTEL_BSP_SCHEDULE_DELAY".to_owned(), "2000".to_owned());
+    let exporter = Exporter::start(&Disk::default(), &env);
+    let large = (0..60).map(|n| {
+        let name = "x".repeat(40_000);
+        Outgoing::Span(agent_session_exporter::spans::Span { name, ..span(n) })
+    });
+    let started = Instant::now();
+    exporter.put(large);
+    exporter.until_empty();
+    let requests = collector.memory.requests().len();
+    assert!((8..=12).contains(&requests), "{requests} requests");
+    assert!(started.elapsed() < Duration::from_secs(9), "{:?}", started.elapsed());
+    exporter.end();
 }
 
 #[test]

@@ -101,6 +101,11 @@ impl Memory {
         self.0.lock().unwrap().requests.clone()
     }
 
+    /// Requests that were not taken.
+    pub(crate) fn cut(&self) -> usize {
+        self.0.lock().unwrap().requests.iter().filter(|r| !r.taken).count()
+    }
+
     /// Spans of the requests that were taken, in the order in which they came.
     pub(crate) fn spans(&self) -> Vec<Span> {
         let inner = self.0.lock().unwrap();

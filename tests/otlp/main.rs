@@ -9,6 +9,7 @@ mod answers;
 mod collector;
 mod encoded;
 mod made;
+mod program;
 mod restarts;
 mod settings;
 mod spool;
