@@ -87,6 +87,8 @@ const GUESTS: &[(&str, &[&str])] = &[
     ("opentelemetry_sdk", &["otlp"]),
     ("prost", &["otlp"]),
     ("tonic", &["otlp"]),
+    ("tonic_types", &["otlp"]),
+    ("tower", &["otlp"]),
     ("tokio", &["store", "ingest", "otlp", "sources", "views", "app"]),
 ];
 /// Code lines a file may have before its tests.

@@ -8,6 +8,8 @@ mod common;
 mod answers;
 mod collector;
 mod encoded;
+mod made;
+mod program;
 mod restarts;
 mod settings;
 mod spool;
