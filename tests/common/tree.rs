@@ -31,6 +31,7 @@ pub fn options() -> store::Options {
         read_only_agents: Vec::new(),
         folder: None,
         traced: true,
+        spool: None,
     }
 }
 

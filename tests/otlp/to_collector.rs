@@ -74,6 +74,7 @@ fn send(folder: &Path, range: std::ops::Range<u64>) {
         file_sources: Vec::new(),
         read_only_agents: Vec::new(),
         spool: Some(Keep { spans: true, logs: true, max_items: 200_000, max_bytes: 1 << 28 }),
+        traced: true,
         folder: Some(folder.to_owned()),
     };
     let telemetry = Arc::new(Telemetry::new());
