@@ -19,7 +19,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::super::live::{Answer, Ask, AskError, LiveSource, Opening, Peer, Said};
-use super::lines::each_second;
+use super::lines::{SILENCE_MS, each_second};
 use super::{Played, Stamp, Take, bytes_of};
 use crate::event::{Name, Timestamp};
 use crate::ingest::whole::{WholeLine, each_line};
@@ -82,6 +82,8 @@ pub(super) fn play(source: &LiveSource, take: &Take<'_>, path: &Path, played: &m
     for list in answers.values_mut() {
         list.sort_by_key(|(at, ..)| *at);
     }
+    let answered = answers.values().filter_map(|list| list.last()).map(|(at, ..)| *at);
+    let end = answered.chain(said.last().map(|(at, _)| *at)).max();
     // The server's address is not recorded: links to its pages cannot be made.
     let opening = Opening {
         source: take.source.clone(),
@@ -89,14 +91,14 @@ pub(super) fn play(source: &LiveSource, take: &Take<'_>, path: &Path, played: &m
         base: String::new(),
         reducer: take.setting.reducer.clone(),
     };
-    Server { peer: (source.new)(&opening, None), answers, played }.play(said);
+    Server { peer: (source.new)(&opening, None), answers, played }.play(said, end);
     Ok(())
 }
 
 // === impl Server ===
 
 impl Server<'_> {
-    fn play(mut self, lines: Vec<(Timestamp, What)>) {
+    fn play(mut self, lines: Vec<(Timestamp, What)>, end: Option<Timestamp>) {
         let mut connected = false;
         let mut now: Option<Timestamp> = None;
         for (at, what) in lines {
@@ -125,6 +127,11 @@ impl Server<'_> {
                     }
                 }
             }
+        }
+        if let Some(end) = end.filter(|_| connected) {
+            each_second(now, end.plus(SILENCE_MS), |second| {
+                self.tell(second, |peer, said| peer.tick(second, said));
+            });
         }
     }
 
