@@ -211,8 +211,10 @@ class Backtest:
             shown = collections.defaultdict(list)
             for f in ours(fired):
                 shown[f.alert, f.severity].append(f)
+            before = None
             for n, ((alert, severity), some) in enumerate(shown.items()):
-                why = self.why[name].get(alert, "")
+                why = "" if alert == before else self.why[name].get(alert, "")
+                before = alert
                 lines.append(row(short if n == 0 else "", f"{alert} ({severity})", "<br>".join(self.span(name, f) for f in some), why,
                                  old if n == 0 else ""))
         return RECORDED.format(title=title, text=text) + "\n".join(lines) + "\n\n"
