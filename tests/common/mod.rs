@@ -5,4 +5,5 @@ pub mod disk;
 pub mod follow;
 pub mod owner;
 pub mod peer;
+pub mod tape;
 pub mod traffic;
