@@ -53,7 +53,8 @@ def differences(expected, found):
 
 
 def main():
-    binary, recordings = sys.argv[1], pathlib.Path(sys.argv[2])
+    # Each case is played in a folder of its own.
+    binary, recordings = str(pathlib.Path(sys.argv[1]).resolve()), pathlib.Path(sys.argv[2]).resolve()
     only = sys.argv[3] if len(sys.argv) > 3 else ""
     bless = bool(os.environ.get("BLESS")) and not only
     with tempfile.TemporaryDirectory() as folder:
