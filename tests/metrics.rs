@@ -578,6 +578,16 @@ fn times_ahead_of_now_are_clamped() {
 }
 
 #[test]
+fn a_turn_without_a_time_begins_with_its_session() {
+    let mut world = World::default();
+    world.sees("codex", all_seen());
+    world.story("codex", "s", None).then(3.0, started()).turn("t").then_at(None, turn());
+    let families = scrape(&world.snapshot(), at(10.0), Options::default());
+    let start = value(&families, "agent_session_turn_start_timestamp_seconds", &[("session", "s")]);
+    assert_eq!(start, Some(at(3.0).as_seconds()));
+}
+
+#[test]
 fn counters_of_closed_sets_start_at_zero() {
     let mut world = World::default();
     world.story("codex", "s", Some("p")).then(0.0, started());

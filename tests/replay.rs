@@ -276,6 +276,7 @@ fn expand(values: &str) -> Vec<Option<f64>> {
     out
 }
 
+#[expect(clippy::disallowed_methods, reason = "the exporter itself is run here")]
 fn run(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_agent-session-exporter")).arg("replay").args(arguments).output().unwrap()
 }

@@ -447,26 +447,27 @@ impl Fact {
             Self::ActionRequired { .. } | Self::Dialog { .. } => 9,
             Self::Background { running: true, .. } => 10,
             Self::Activity { .. } | Self::Unknown | Self::Usage(_) => 11,
+            // What a source says of being held up is the better word than the signal it came with.
+            Self::RateLimitSignal { .. } => 12,
             Self::Blocked { .. }
-            | Self::RateLimitSignal { .. }
             | Self::SpecLimited(_)
             | Self::LaunchBudget(_)
             | Self::Parallel(_)
             | Self::Error { .. }
-            | Self::NativeStuck { .. } => 12,
-            Self::StopRequested { .. } => 13,
-            Self::Unblocked | Self::ActionResolved { .. } => 14,
-            Self::ToolEnded(_) => 15,
-            Self::Background { .. } => 16,
-            Self::Progress { .. } | Self::Verification { .. } | Self::Spec(_) | Self::OwnSpec(_) => 17,
-            Self::StepCompleted { .. } => 18,
-            Self::StopAcknowledged => 19,
-            Self::StopCleared => 20,
-            Self::TurnEnded { .. } => 21,
-            Self::SessionEnded { .. } => 22,
-            Self::Writer(_) => 23,
-            Self::StallBegan { .. } => 24,
-            Self::SessionDeleted => 25,
+            | Self::NativeStuck { .. } => 13,
+            Self::StopRequested { .. } => 14,
+            Self::Unblocked | Self::ActionResolved { .. } => 15,
+            Self::ToolEnded(_) => 16,
+            Self::Background { .. } => 17,
+            Self::Progress { .. } | Self::Verification { .. } | Self::Spec(_) | Self::OwnSpec(_) => 18,
+            Self::StepCompleted { .. } => 19,
+            Self::StopAcknowledged => 20,
+            Self::StopCleared => 21,
+            Self::TurnEnded { .. } => 22,
+            Self::SessionEnded { .. } => 23,
+            Self::Writer(_) => 24,
+            Self::StallBegan { .. } => 25,
+            Self::SessionDeleted => 26,
         }
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use ruzstd::decoding::{FrameDecoder, StreamingDecoder};
 
 use super::packed::MAX_WINDOW;
-use super::read::MAX_LINE;
+use super::read::{MAX_LINE, tidy};
 
 /// Bytes read at once.
 const CHUNK: usize = 1 << 18;
@@ -73,8 +73,11 @@ fn split(mut reader: impl BufRead, each: &mut impl FnMut(WholeLine<'_>)) -> io::
         if line.last() != Some(&b'\n') && n >= MAX_LINE {
             reader.skip_until(b'\n')?;
             each(WholeLine::TooLong);
-        } else if !line.trim_ascii().is_empty() {
-            each(WholeLine::Text(line.trim_ascii_end()));
+        } else {
+            let line = tidy(&line);
+            if !line.is_empty() {
+                each(WholeLine::Text(line));
+            }
         }
     }
 }
@@ -116,8 +119,8 @@ mod tests {
     }
 
     #[test]
-    fn lines_come_without_their_ends_and_the_last_may_have_none() {
-        assert_eq!(lines(b"a\r\n\n  \nb"), [Some(b"a".to_vec()), Some(b"b".to_vec())]);
+    fn lines_come_without_their_ends_and_marks_and_the_last_may_have_no_end() {
+        assert_eq!(lines(b"\xef\xbb\xbfa\r\n\n  \nb"), [Some(b"a".to_vec()), Some(b"b".to_vec())]);
     }
 
     #[test]

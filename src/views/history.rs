@@ -152,7 +152,7 @@ impl History {
         let evicted = self.memory.select(&mut sessions, &self.options, now);
         self.telemetry.sessions_evicted.with_label_values(&["limit"]).inc_by(evicted);
         let identities: Vec<Vec<u8>> = sessions.iter().map(identity).collect();
-        let orchestrations = self.options.orchestrations(snapshot, now);
+        let orchestrations = self.memory.orchestrations(snapshot, &self.options, now);
         for (family, shown) in families::all().zip(&mut self.families) {
             let mut keeper = Keeper { shown, identity: &[], extra: &self.labels, at };
             match family.rows {

@@ -193,9 +193,10 @@ impl Renderer {
             sessions.push(session);
         }
         let totals = Totals::of(snapshot, &sessions);
-        let evicted = {
+        let (evicted, orchestrations) = {
             let mut memory = self.memory.lock().unwrap_or_else(PoisonError::into_inner);
-            memory.select(&mut sessions, &self.options, now)
+            let evicted = memory.select(&mut sessions, &self.options, now);
+            (evicted, memory.orchestrations(snapshot, &self.options, now))
         };
         if evicted > 0 {
             self.telemetry.sessions_evicted.with_label_values(&["limit"]).inc_by(evicted);
@@ -203,7 +204,6 @@ impl Renderer {
         if !at_once {
             sessions.iter().for_each(|session| lines.add(session, all));
         }
-        let orchestrations = self.options.orchestrations(snapshot, now);
         write_snapshot(&lines, &totals, &orchestrations, format, out);
         *self.spare.lines.lock().unwrap_or_else(PoisonError::into_inner) = Some(lines);
         for family in self.telemetry.registry().gather() {

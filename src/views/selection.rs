@@ -49,6 +49,8 @@ pub struct Options {
 pub struct Memory {
     /// When each session was last seen among those that need attention.
     attention: HashMap<Key, Timestamp>,
+    /// The same of orchestrations.
+    orchestrations: HashMap<Key, Timestamp>,
     /// Sessions that lack series because of the cap.
     beyond: HashSet<Key>,
 }
@@ -113,25 +115,6 @@ impl Options {
         session.facts().deleted_at.is_none() && self.lasts(&session.derived, session.rollup.now)
     }
 
-    /// The orchestrations that have series, by the same modes and times as sessions, but with a cap of their own: of too
-    /// many those stay that were heard of last.
-    pub fn orchestrations<'a>(&self, snapshot: &'a Snapshot, now: Timestamp) -> Vec<OrchestrationView<'a>> {
-        if self.mode == SeriesMode::Off {
-            return Vec::new();
-        }
-        let all = OrchestrationView::all(snapshot, now);
-        let mut kept: Vec<_> = all
-            .filter(|o| o.facts.deleted_at.is_none() && self.lasts(&o.derived, now))
-            .filter(|o| self.mode != SeriesMode::Attention || o.needs_attention())
-            .collect();
-        if kept.len() > MAX_ORCHESTRATIONS {
-            kept.sort_by_key(|o| Reverse(o.facts.last_heard()));
-            kept.truncate(MAX_ORCHESTRATIONS);
-            kept.sort_by(|a, b| a.key().cmp(&b.key()));
-        }
-        kept
-    }
-
     fn lasts(&self, derived: &Derived, now: Timestamp) -> bool {
         let grace = match derived.state {
             State::Unknown => self.unknown_grace,
@@ -153,6 +136,36 @@ impl Memory {
             SeriesMode::Off => sessions.clear(),
         }
         self.keep_most_worth(sessions, options.max_sessions)
+    }
+
+    /// The orchestrations that have series, by the same modes and times as sessions, but with a cap of their own: of too
+    /// many those stay that were heard of last.
+    pub fn orchestrations<'a>(
+        &mut self,
+        snapshot: &'a Snapshot,
+        options: &Options,
+        now: Timestamp,
+    ) -> Vec<OrchestrationView<'a>> {
+        if options.mode == SeriesMode::Off {
+            return Vec::new();
+        }
+        let all = OrchestrationView::all(snapshot, now);
+        let mut kept: Vec<_> =
+            all.filter(|o| o.facts.deleted_at.is_none() && options.lasts(&o.derived, now)).collect();
+        if options.mode == SeriesMode::Attention {
+            let key = |o: &OrchestrationView<'_>| (o.facts.source.clone(), o.facts.session.clone());
+            for run in kept.iter().filter(|o| o.needs_attention()) {
+                self.orchestrations.insert(key(run), now);
+            }
+            self.orchestrations.retain(|_, last| now.since(*last) < ATTENTION_LINGERS_MS);
+            kept.retain(|o| self.orchestrations.contains_key(&key(o)));
+        }
+        if kept.len() > MAX_ORCHESTRATIONS {
+            kept.sort_by_key(|o| Reverse(o.facts.last_heard()));
+            kept.truncate(MAX_ORCHESTRATIONS);
+            kept.sort_by(|a, b| a.key().cmp(&b.key()));
+        }
+        kept
     }
 
     fn keep_attention(&mut self, sessions: &mut Vec<SessionView<'_>>, now: Timestamp) {

@@ -5,5 +5,6 @@ pub mod disk;
 pub mod follow;
 pub mod owner;
 pub mod peer;
+pub mod tape;
 pub mod traffic;
 pub mod tree;

@@ -214,6 +214,21 @@ fn a_first_sign_opens_an_implicit_turn() {
 }
 
 #[test]
+fn of_a_signal_and_its_episode_in_one_moment_the_episode_has_the_last_word_whatever_their_ids() {
+    let signal = Fact::RateLimitSignal { delay_ms: Some(1_000) };
+    let until = Some(at(900));
+    let held = Fact::Blocked { reason: BlockReason::UsageLimit, attempt: None, delay_ms: None, until };
+    for ids in [(91, 92), (92, 91)] {
+        let mut story = open();
+        for (id, fact) in [(ids.0, held.clone()), (ids.1, signal.clone())] {
+            story.take(event(ROOT, id, Some(at(10)), fact.into(), at(10)));
+        }
+        let blocked = story.facts().blocked.unwrap();
+        assert_eq!((blocked.reason, blocked.until), (BlockReason::UsageLimit, until));
+    }
+}
+
+#[test]
 fn stop_requests() {
     let request = |s| move |story: Story| story.say(s, Fact::StopRequested { requester: Requester::Cli });
     let once = request(10)(open());

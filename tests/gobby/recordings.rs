@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use agent_session_exporter::event::Fact;
+use agent_session_exporter::sources::gobby::DEF;
 
 use super::daemon::RECORDINGS;
-use super::replay::{Replay, clock};
+use super::replay::{Replay, clock, reducer};
 
 fn counted(replay: &Replay, session: &str) -> String {
     let f = replay.facts(session);
@@ -71,5 +72,13 @@ fn each_recording_is_told_as_its_golden_says() {
             assert_eq!(got, wanted, "{recording}");
         }
         assert_eq!(text.lines().count(), wanted.lines().count(), "{recording}");
+    }
+}
+
+#[test]
+fn a_replay_of_what_the_daemon_said_tells_the_same() {
+    for recording in RECORDINGS {
+        let replay = Replay::in_full_seconds(recording);
+        replay.tape.tells_the_same(&DEF, recording, reducer(), replay.events.iter());
     }
 }

@@ -13,6 +13,7 @@ use agent_session_exporter::sources::{DecodeError, Record};
 use serde_json::Value;
 
 use super::daemon::{Daemon, Frame, frames};
+use crate::common::tape::Tape;
 
 pub(crate) struct Replay {
     pub(crate) peer: Box<dyn Peer>,
@@ -29,6 +30,9 @@ pub(crate) struct Replay {
     /// `time session what`, a line for each change.
     pub(crate) story: Vec<String>,
     told: BTreeMap<SessionId, String>,
+    /// What the daemon said and answered.
+    pub(crate) tape: Tape,
+    full_seconds: bool,
 }
 
 pub(crate) fn reducer() -> Arc<Reducer> {
@@ -63,12 +67,26 @@ impl Replay {
             saved: None,
             story: Vec::new(),
             told: BTreeMap::new(),
+            tape: Tape::default(),
+            full_seconds: false,
         }
     }
 
     /// A whole recording, and a minute more.
     pub(crate) fn of(recording: &str) -> Self {
         let mut replay = Self::begun(recording);
+        for frame in frames(recording) {
+            replay.frame(&frame);
+        }
+        replay.wait(60);
+        replay
+    }
+
+    /// The same with a tick at each full second, as `replay` plays it.
+    pub(crate) fn in_full_seconds(recording: &str) -> Self {
+        let mut replay = Self::new(Daemon::of(recording), frames(recording)[0].at);
+        replay.full_seconds = true;
+        replay.connect();
         for frame in frames(recording) {
             replay.frame(&frame);
         }
@@ -84,12 +102,14 @@ impl Replay {
     }
 
     pub(crate) fn connect(&mut self) {
+        self.tape.connected(self.now, true);
         let mut said = Said::default();
         self.peer.connected(self.now, &mut said);
         self.hear(said);
     }
 
     pub(crate) fn lose(&mut self) {
+        self.tape.connected(self.now, false);
         let mut said = Said::default();
         self.peer.lost(self.now, &mut said);
         self.hear(said);
@@ -115,6 +135,7 @@ impl Replay {
     }
 
     pub(crate) fn take_bytes(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
+        self.tape.record(self.now, bytes);
         let mut said = Said::default();
         let result = self.peer.record(&Record { bytes, observed: self.now }, &mut said);
         self.hear(said);
@@ -123,8 +144,11 @@ impl Replay {
 
     /// Ticks until then.
     pub(crate) fn move_to(&mut self, moment: Timestamp) {
-        while self.now.plus(1000) <= moment {
-            self.now = self.now.plus(1000);
+        // Frames that come faster stop the ticks, unless these have times of their own.
+        let full = self.full_seconds;
+        let since = |now: Timestamp| if full { now.as_millis().rem_euclid(1000) } else { 0 };
+        while self.now.plus(1000 - since(self.now)) <= moment {
+            self.now = self.now.plus(1000 - since(self.now));
             let mut said = Said::default();
             self.peer.tick(self.now, &mut said);
             self.hear(said);
@@ -158,6 +182,7 @@ impl Replay {
                 self.asked.push(ask.path.clone());
                 let (status, body) = self.daemon.answer(&ask.path, self.now);
                 let body = if status == 200 { body.into_bytes() } else { Vec::new() };
+                self.tape.answer(self.now, &ask.path, status, &body);
                 let answer = Answer { status, body, next: None };
                 self.peer.answered(&ask, &Ok(answer), self.now, &mut said).unwrap();
             }

@@ -11,6 +11,7 @@ use agent_session_exporter::sources::opencode::Opencode;
 
 use super::recorded::Line;
 use super::world::World;
+use crate::common::tape::Tape;
 
 /// One exporter at one server.
 pub(crate) struct Play {
@@ -24,6 +25,8 @@ pub(crate) struct Play {
     named: Vec<String>,
     now: Timestamp,
     saved: Option<Vec<u8>>,
+    /// What the server said and answered.
+    pub(crate) tape: Tape,
 }
 
 pub(crate) fn reducer() -> Arc<Reducer> {
@@ -58,6 +61,7 @@ impl Play {
             named: Vec::new(),
             now: Timestamp::default(),
             saved: None,
+            tape: Tape::default(),
         }
     }
 
@@ -99,10 +103,12 @@ impl Play {
     pub(crate) fn connect(&mut self, now: Timestamp) {
         self.now = self.now.max(now);
         self.named.clear();
+        self.tape.connected(self.now, true);
         self.with(|peer, now, said| peer.connected(now, said));
     }
 
     pub(crate) fn lost(&mut self) {
+        self.tape.connected(self.now, false);
         self.with(|peer, now, said| peer.lost(now, said));
     }
 
@@ -145,6 +151,7 @@ impl Play {
         {
             self.named.push(directory);
         }
+        self.tape.record(self.now, bytes);
         let mut result = Ok(());
         self.with(|peer, observed, said| result = peer.record(&Record { bytes, observed }, said));
         result
@@ -159,6 +166,7 @@ impl Play {
             self.allowed(&ask);
             let (status, body) = self.world.answer(&ask.path, ask.query.as_deref());
             let body = if status == 200 { body.to_string().into_bytes() } else { Vec::new() };
+            self.tape.answer(self.now, &ask.path, status, &body);
             let answer = Ok(Answer { status, body, next: None });
             self.peer.answered(&ask, &answer, self.now, &mut said).unwrap();
             self.take(&mut said);

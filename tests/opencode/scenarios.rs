@@ -1,8 +1,10 @@
 //! Every recorded scenario, whole: what was told on the way stands in `tests/golden/opencode`, and the end is that of
 //! the table of the recordings.
 
+use agent_session_exporter::sources::opencode::DEF;
+
 use super::folded::{Folded, story, words};
-use super::play::Play;
+use super::play::{Play, reducer};
 use super::recorded::{golden, scenarios};
 
 /// The table of the recordings: how each session of a scenario ends, in the order in which they began.
@@ -84,6 +86,14 @@ fn what_happens_on_the_way_is_what_the_golden_file_says() {
             std::fs::write(&path, &told).unwrap();
         }
         assert_eq!(told, std::fs::read_to_string(&path).unwrap_or_default(), "{scenario}");
+    }
+}
+
+#[test]
+fn a_replay_of_what_the_server_said_tells_the_same() {
+    for scenario in scenarios() {
+        let play = Play::whole(&scenario);
+        play.tape.tells_the_same(&DEF, &scenario, reducer(), play.events.iter().map(|(_, event)| event));
     }
 }
 

@@ -12,6 +12,7 @@ use agent_session_exporter::sources::openfox::{DEF, OpenFox};
 use agent_session_exporter::sources::{DecodeError, Record};
 
 use super::recorded::{Recording, What};
+use crate::common::tape::Tape;
 
 pub(crate) fn source() -> SourceId {
     SourceId::from("openfox")
@@ -48,6 +49,9 @@ pub(crate) struct Play<'a> {
     pub(crate) kept: Option<Vec<u8>>,
     /// States on the way are of no interest.
     blind: bool,
+    /// What the server said and answered.
+    pub(crate) tape: Tape,
+    full_seconds: bool,
 }
 
 impl<'a> Play<'a> {
@@ -68,6 +72,8 @@ impl<'a> Play<'a> {
             states: Vec::new(),
             kept: None,
             blind: false,
+            tape: Tape::default(),
+            full_seconds: false,
         }
     }
 
@@ -78,7 +84,17 @@ impl<'a> Play<'a> {
 
     /// The whole recording, and half a minute after it.
     pub(crate) fn of(recording: &'a Recording) -> Self {
-        let mut play = Self::new(recording);
+        Self::new(recording).whole()
+    }
+
+    /// The same with its ticks at full seconds, as `replay` plays it.
+    pub(crate) fn in_full_seconds(recording: &'a Recording) -> Self {
+        Self { full_seconds: true, ..Self::blind(recording) }.whole()
+    }
+
+    fn whole(self) -> Self {
+        let recording = self.recording;
+        let mut play = self;
         for (at, what) in &recording.lines {
             play.move_to(*at);
             play.line(what);
@@ -105,7 +121,11 @@ impl<'a> Play<'a> {
     pub(crate) fn connect(&mut self) {
         assert!(!self.connected);
         self.connected = true;
+        self.tape.connected(self.now, true);
         self.next_tick = self.now;
+        if self.full_seconds {
+            self.next_tick = self.now.plus((-self.now.as_millis()).rem_euclid(1000));
+        }
         let mut said = Said::default();
         self.peer.connected(self.now, &mut said);
         assert!(self.peer.catching_up());
@@ -115,6 +135,7 @@ impl<'a> Play<'a> {
 
     pub(crate) fn lose(&mut self) {
         self.connected = false;
+        self.tape.connected(self.now, false);
         let mut said = Said::default();
         self.peer.lost(self.now, &mut said);
         said.asks.clear();
@@ -122,6 +143,7 @@ impl<'a> Play<'a> {
     }
 
     pub(crate) fn frame(&mut self, frame: &str) -> Result<(), DecodeError> {
+        self.tape.record(self.now, frame.as_bytes());
         let mut said = Said::default();
         let done = self.peer.record(&Record { bytes: frame.as_bytes(), observed: self.now }, &mut said);
         self.hear(said);
@@ -187,6 +209,7 @@ impl<'a> Play<'a> {
         assert_eq!(ask.query, None, "nothing but GET");
         self.asked.push(ask.path.clone());
         let (status, body) = reply(self.recording, &ask.path, self.now).expect("on the allow list");
+        self.tape.answer(self.now, &ask.path, status, &body);
         Answer { status, body, next: None }
     }
 

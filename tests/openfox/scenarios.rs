@@ -5,8 +5,9 @@ use std::path::Path;
 
 use agent_session_exporter::event::{ActivityClass, Fact, StepOutcome};
 use agent_session_exporter::session::Facts;
+use agent_session_exporter::sources::openfox::DEF;
 
-use super::play::Play;
+use super::play::{Play, reducer};
 use super::recorded::{Recording, index, iso, names};
 
 /// Final state per session where it is not the one of `index.json`, with the reason.
@@ -185,6 +186,15 @@ fn every_scenario_is_told_as_before() {
         }
     }
     assert!(stale.is_empty(), "stale goldens: {stale:?} (BLESS=1 renews them)");
+}
+
+#[test]
+fn a_replay_of_what_the_server_said_tells_the_same() {
+    for name in names() {
+        let recording = Recording::of(&name);
+        let play = Play::in_full_seconds(&recording);
+        play.tape.tells_the_same(&DEF, &name, reducer(), play.events.iter());
+    }
 }
 
 #[test]

@@ -245,7 +245,7 @@ def check_exporter(exporter, problems):
     """The same events in each mode: in attention exactly those have series that are in the set by what full shows of them."""
     sys.dont_write_bytecode = True
     sys.path[:0] = [str(HERE), str(HERE.parent / "boards")]
-    import check
+    import answers
     import speed
 
     now, shown = time.time() * 1000, {}
@@ -253,12 +253,12 @@ def check_exporter(exporter, problems):
     events = [event for one in told + [speed.orchestration(0, now), speed.orchestration(1, now, well=True)] for event in one.events]
     for mode in ("full", "attention", "off"):
         with tempfile.TemporaryDirectory() as work:
-            address = f"127.0.0.1:{check.free_port()}"
+            address = f"127.0.0.1:{answers.free_port()}"
             command = [exporter, "--home", f"{work}/home", "--state-dir", f"{work}/state", "--web.listen-address", address]
-            with check.started([*command, "--series", mode], pathlib.Path(work, "log")):
-                check.within("the exporter is ready", lambda: check.fetch(f"http://{address}/-/ready") or True)
+            with answers.started([*command, "--series", mode], pathlib.Path(work, "log")):
+                answers.within("the exporter is ready", lambda: answers.fetch(f"http://{address}/-/ready") or True)
                 speed.push(f"http://{address}", events)
-                shown[mode] = exposed(check.fetch(f"http://{address}/metrics"))
+                shown[mode] = exposed(answers.fetch(f"http://{address}/metrics"))
     expected = {owner: found for owner, found in shown["full"].items() if SETS[owner[0]](found, now / 1000)}
     if expected != shown["attention"]:
         differ = [owner for owner in {*expected, *shown["attention"]} if expected.get(owner) != shown["attention"].get(owner)]

@@ -23,6 +23,7 @@ import yaml
 HERE = pathlib.Path(__file__).resolve().parent
 sys.dont_write_bytecode = True
 sys.path[:0] = [str(HERE), str(HERE.parent / "boards")]
+import answers  # noqa: E402
 import check  # noqa: E402
 import lint  # noqa: E402
 
@@ -143,7 +144,7 @@ def push(address, events):
     """Sends events in bodies of a few thousand."""
     for start in range(0, len(events), 4000):
         lines = "\n".join(json.dumps(event) for event in events[start : start + 4000]) + "\n"
-        answer = json.loads(check.fetch(f"{address}/api/v1/events", lines.encode()))
+        answer = json.loads(answers.fetch(f"{address}/api/v1/events", lines.encode()))
         if answer["rejected"]:
             raise SystemExit(f"tests/rules/speed.py: events are refused: {answer['rejected'][:3]}")
 
@@ -172,7 +173,7 @@ def go_on(sessions, number):
 
 def metrics(prometheus, name):
     """Samples of one of Prometheus' own metrics, by labels."""
-    page = check.fetch(f"{prometheus}/metrics")
+    page = answers.fetch(f"{prometheus}/metrics")
     rows = (line.rsplit(" ", 1) for line in page.splitlines() if line.startswith((f"{name}{{", f"{name} ")))
     return {labels.removeprefix(name): float(value) for labels, value in rows}
 
@@ -185,7 +186,7 @@ class Evaluations:
 
     def look(self, prometheus):
         durations = metrics(prometheus, "prometheus_rule_group_last_duration_seconds")
-        for group in json.loads(check.fetch(f"{prometheus}/api/v1/rules"))["data"]["groups"]:
+        for group in json.loads(answers.fetch(f"{prometheus}/api/v1/rules"))["data"]["groups"]:
             name, when = group["name"], group["lastEvaluation"]
             if self.last.get(name) == when or when.startswith("0001"):
                 continue
@@ -209,10 +210,10 @@ class Evaluations:
 def samples_read(prometheus):
     """How many samples each rule reads, which no other load on the machine changes."""
     read = {}
-    for group in json.loads(check.fetch(f"{prometheus}/api/v1/rules"))["data"]["groups"]:
+    for group in json.loads(answers.fetch(f"{prometheus}/api/v1/rules"))["data"]["groups"]:
         for number, rule in enumerate(group["rules"]):
             asked = urllib.parse.urlencode({"query": rule["query"], "stats": "all"})
-            stats = json.loads(check.fetch(f"{prometheus}/api/v1/query?{asked}"))["data"]["stats"]
+            stats = json.loads(answers.fetch(f"{prometheus}/api/v1/query?{asked}"))["data"]["stats"]
             read[group["name"], number, rule["name"]] = stats["samples"]["totalQueryableSamples"]
     return read
 
@@ -240,15 +241,15 @@ def answer_times(prometheus, where, target, chosen, since, now):
     if chosen and where.startswith("session.json"):
         target = target | {"expr": target["expr"].replace("$session", chosen)}
     if "values" in target:
-        path, asked = f"label/{target['values']}/values", {"match[]": check.with_values(target["expr"]), "start": since, "end": now}
+        path, asked = f"label/{target['values']}/values", {"match[]": answers.with_values(target["expr"]), "start": since, "end": now}
     elif target["instant"]:
-        path, asked = "query", {"query": check.with_values(target["expr"]), "time": now}
+        path, asked = "query", {"query": answers.with_values(target["expr"]), "time": now}
     else:
-        path, asked = "query_range", {"query": check.with_values(target["expr"]), "start": since, "end": now, "step": (now - since) / STEPS}
+        path, asked = "query_range", {"query": answers.with_values(target["expr"]), "start": since, "end": now, "step": (now - since) / STEPS}
     took = []
     while len(took) < 4 and (not took or 0.02 < min(took) < 1):
         began = time.perf_counter()
-        answer = check.fetch(f"{prometheus}/api/v1/{path}?{urllib.parse.urlencode(asked)}")
+        answer = answers.fetch(f"{prometheus}/api/v1/{path}?{urllib.parse.urlencode(asked)}")
         took.append(time.perf_counter() - began)
     data = json.loads(answer)["data"]
     return took, len(data if isinstance(data, list) else data["result"])
@@ -267,12 +268,12 @@ class Stand:
     def __init__(self, stack, given):
         work = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (work / "home").mkdir()
-        port, prometheus_port = check.free_port(), check.free_port()
+        port, prometheus_port = answers.free_port(), answers.free_port()
         self.address, self.prometheus = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{prometheus_port}"
         self.config, self.interval, self.target, self.round = work / "prometheus.yml", given.interval, f"127.0.0.1:{port}", 0
         command = [given.exporter, "--home", f"{work}/home", "--state-dir", f"{work}/state", "--web.listen-address", self.target]
-        stack.enter_context(check.started([*command, "--series", given.series], work / "exporter.log"))
-        check.within("the exporter is ready", lambda: check.fetch(f"{self.address}/-/ready") or True)
+        stack.enter_context(answers.started([*command, "--series", given.series], work / "exporter.log"))
+        answers.within("the exporter is ready", lambda: answers.fetch(f"{self.address}/-/ready") or True)
         now = time.time() * 1000
         kinds = [kind for kind, count in KINDS.items() for _ in range(count)]
         self.sessions = [session(kind, number, now) for number, kind in enumerate(kinds)]
@@ -280,8 +281,8 @@ class Stand:
         push(self.address, events + [event for number in range(ORCHESTRATIONS) for event in orchestration(number, now).events])
         self.configure(with_rules(given.rules))
         command = ["prometheus", f"--config.file={self.config}", f"--storage.tsdb.path={work}/tsdb", "--web.enable-lifecycle"]
-        stack.enter_context(check.started([*command, f"--web.listen-address=127.0.0.1:{prometheus_port}"], work / "prometheus.log"))
-        check.within("Prometheus is ready", lambda: check.fetch(f"{self.prometheus}/-/ready") or True)
+        stack.enter_context(answers.started([*command, f"--web.listen-address=127.0.0.1:{prometheus_port}"], work / "prometheus.log"))
+        answers.within("Prometheus is ready", lambda: answers.fetch(f"{self.prometheus}/-/ready") or True)
         self.since = time.time()
 
     def configure(self, rules):
@@ -306,12 +307,12 @@ class Stand:
 def alerts(prometheus):
     """How many there are of each, pending ones as well."""
     asked = urllib.parse.urlencode({"query": "sort_desc(count by (alertname) (ALERTS))"})
-    found = json.loads(check.fetch(f"{prometheus}/api/v1/query?{asked}"))["data"]["result"]
+    found = json.loads(answers.fetch(f"{prometheus}/api/v1/query?{asked}"))["data"]["result"]
     return [f"{alert['metric']['alertname']} {alert['value'][1]}" for alert in found]
 
 
 def report_rules(stand, seen, took, open_alerts, read):
-    page = check.fetch(f"{stand.address}/metrics").splitlines()
+    page = answers.fetch(f"{stand.address}/metrics").splitlines()
     samples = sum(line.startswith("agent_") for line in page)
     states = sum(line.startswith("agent_session_state{") and line.endswith(" 1") for line in page)
     print(f"{states} live sessions, {samples} samples a scrape, scraped and evaluated every {stand.interval} s\n")
@@ -350,13 +351,13 @@ def main():
         stand.go_on(2)
         asked = urllib.parse.urlencode({"query": "agent_session:active"})
         found = f"{stand.prometheus}/api/v1/query?{asked}"
-        check.within("the sessions are seen", lambda: json.loads(check.fetch(found))["data"]["result"])
+        answers.within("the sessions are seen", lambda: json.loads(answers.fetch(found))["data"]["result"])
         seen.look(stand.prometheus)
         seen.forget()
         took = stand.go_on(given.rounds, lambda: seen.look(stand.prometheus))
         open_alerts, read = alerts(stand.prometheus), samples_read(stand.prometheus)
         stand.configure([])
-        check.fetch(f"{stand.prometheus}/-/reload", b"")
+        answers.fetch(f"{stand.prometheus}/-/reload", b"")
         took -= stand.go_on(given.rounds)
         report_rules(stand, seen, took, open_alerts, read)
         if not given.no_boards:

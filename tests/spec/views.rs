@@ -1,7 +1,11 @@
 //! What others see: the report and its refusals, modes of series, and that orchestrations are no sessions of agents.
 
 use agent_session_exporter::event::*;
+use std::sync::Arc;
+
 use agent_session_exporter::session::Snapshot;
+use agent_session_exporter::telemetry::Telemetry;
+use agent_session_exporter::views::prometheus::{Format, Renderer};
 use agent_session_exporter::views::selection::{Options, SeriesMode};
 use serde_json::{Value, json};
 
@@ -197,4 +201,36 @@ fn modes() {
     event.time = Some(end);
     let well = Fold::of([event]).scrape(end, Options { mode: SeriesMode::Attention, ..Options::default() });
     assert_eq!(value(&well, "state", &[("state", "running")]), None);
+}
+
+#[test]
+fn in_attention_an_orchestration_lingers_as_a_session_does() {
+    let at = |ms: i64| Timestamp::from_millis(1_795_960_000_000 + ms);
+    let event = |ms: i64, fact: Fact| {
+        let mut event = Event::new(&SourceId::from("spec"), &SessionId::from(SHOP), at(ms), fact);
+        event.time = Some(at(ms));
+        event
+    };
+    let running = |ms: i64| {
+        let state = Some(OrchestrationState::Running);
+        event(
+            ms,
+            Fact::Orchestration(Box::new(OrchestrationUpdate { state, ..OrchestrationUpdate::default() })),
+        )
+    };
+    let options = Options { mode: SeriesMode::Attention, ..Options::default() };
+    let renderer = Renderer::new(options, Arc::new(Telemetry::new()));
+    let shown = |fold: &Fold, now: Timestamp| {
+        let body = renderer.render(&fold.snapshot(), now, Format::Text);
+        String::from_utf8(body).unwrap().contains("agent_orchestration_state{")
+    };
+    let mut fold = Fold::of([running(0)]);
+    assert!(!shown(&fold, at(1_000)), "it is well");
+    fold.take([event(2_000, Fact::StopRequested { requester: Requester::Cli })]);
+    assert!(shown(&fold, at(3_000)));
+    fold.take([event(4_000, Fact::StopCleared)]);
+    for minute in 1..20 {
+        fold.take([running(minute * 60_000)]);
+        assert_eq!(shown(&fold, at(minute * 60_000 + 100)), minute <= 15, "minute {minute}");
+    }
 }

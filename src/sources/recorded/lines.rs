@@ -12,10 +12,10 @@ use super::{Lines, Played, Stamp, bytes_of};
 use crate::event::Timestamp;
 use crate::ingest::whole::{WholeLine, each_line};
 
-/// How long the silence behind the last line is looked at.
-pub(super) const SILENCE_MS: i64 = 60_000;
 /// Longest time between two lines in which something may be concluded each second.
 const MAX_PASS_MS: i64 = 3_600_000;
+/// What the silence behind the last line means is concluded in this time.
+pub(super) const SILENCE_MS: i64 = 60_000;
 
 /// Lines that have times of their own. What has none happened with the last thing that has.
 pub(super) fn play_own(lines: &mut dyn Lines, path: &Path, played: &mut Played) -> io::Result<()> {
@@ -61,7 +61,6 @@ pub(super) fn play_stamped(lines: &mut dyn Lines, path: &Path, played: &mut Play
         }
         played.take(at, out.drain(..));
     })?;
-    // What the silence after the last line means is concluded within the next minute.
     if let Some(end) = now {
         each_second(now, end.plus(SILENCE_MS), |second| {
             lines.pass(second, &mut out);
@@ -71,10 +70,10 @@ pub(super) fn play_stamped(lines: &mut dyn Lines, path: &Path, played: &mut Play
     Ok(())
 }
 
-/// Full seconds between two moments, at most an hour of them.
+/// Full seconds of the clock between two moments, at most an hour of them: lines that come faster do not stop time.
 pub(super) fn each_second(from: Option<Timestamp>, to: Timestamp, mut each: impl FnMut(Timestamp)) {
     let Some(from) = from else { return };
-    let mut second = from.plus(1_000);
+    let mut second = from.plus(1_000 - from.as_millis().rem_euclid(1_000));
     while second < to && second.since(from) <= MAX_PASS_MS {
         each(second);
         second = second.plus(1_000);

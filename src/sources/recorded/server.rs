@@ -82,6 +82,8 @@ pub(super) fn play(source: &LiveSource, take: &Take<'_>, path: &Path, played: &m
     for list in answers.values_mut() {
         list.sort_by_key(|(at, ..)| *at);
     }
+    let answered = answers.values().filter_map(|list| list.last()).map(|(at, ..)| *at);
+    let end = answered.chain(said.last().map(|(at, _)| *at)).max();
     // The server's address is not recorded: links to its pages cannot be made.
     let opening = Opening {
         source: take.source.clone(),
@@ -89,14 +91,14 @@ pub(super) fn play(source: &LiveSource, take: &Take<'_>, path: &Path, played: &m
         base: String::new(),
         reducer: take.setting.reducer.clone(),
     };
-    Server { peer: (source.new)(&opening, None), answers, played }.play(said);
+    Server { peer: (source.new)(&opening, None), answers, played }.play(said, end);
     Ok(())
 }
 
 // === impl Server ===
 
 impl Server<'_> {
-    fn play(mut self, lines: Vec<(Timestamp, What)>) {
+    fn play(mut self, lines: Vec<(Timestamp, What)>, end: Option<Timestamp>) {
         let mut connected = false;
         let mut now: Option<Timestamp> = None;
         for (at, what) in lines {
@@ -126,10 +128,9 @@ impl Server<'_> {
                 }
             }
         }
-        // What the silence after the last line means is asked and concluded within the next minute.
-        if let Some(end) = now.filter(|_| connected) {
+        if let Some(end) = end.filter(|_| connected) {
             each_second(now, end.plus(SILENCE_MS), |second| {
-                self.tell(second, |peer, said| peer.tick(second, said))
+                self.tell(second, |peer, said| peer.tick(second, said));
             });
         }
     }

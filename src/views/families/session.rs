@@ -275,7 +275,11 @@ pub static FAMILIES: &[Family] = &[
         Live,
         &[],
         "Unix time at which the open turn began.",
-        |s, out| past(s, s.facts().turn.as_ref().and_then(|t| t.started), out),
+        // One without a time of its own began at the earliest with its session.
+        |s, out| {
+            let facts = s.facts();
+            past(s, facts.turn.as_ref().map(|t| t.started.unwrap_or_else(|| facts.start())), out)
+        },
     ),
     gauge(
         "agent_session_last_prompt_timestamp_seconds",
