@@ -527,7 +527,14 @@ impl Trace {
     /// A step that nothing ended is over with its run.
     fn close_steps(&mut self, at: usize, end: Timestamp, now: Timestamp) {
         let run = &mut self.runs[at];
-        let (key, since) = (run.key.clone(), run.since);
+        let (id, key, since) = (run.id(), run.key.clone(), run.since);
+        // One that was entered with the end itself had no time in it, unless it was announced already.
+        let idle = |w: &Waiting| w.run == id && w.note.at >= end && matches!(w.note.what, What::StepBegan(_));
+        let unsaid: Vec<Timestamp> = self.waiting.iter().filter(|w| idle(w)).map(|w| w.note.at).collect();
+        self.waiting.retain(|w| !idle(w));
+        run.marks
+            .retain(|m| m.until.is_some() || !unsaid.contains(&m.since) || !matches!(m.of, MarkOf::Step(_)));
+        let run = &mut self.runs[at];
         let mut steps = Vec::new();
         for mark in run.marks.iter_mut().filter(|mark| mark.until.is_none()) {
             mark.until = Some(end);

@@ -342,3 +342,18 @@ fn work_before_the_first_declared_run_belongs_to_it() {
     assert_eq!(step.parent, Some(run.context.span));
     assert_eq!(attribute(step, Key::EndObserved), None);
 }
+
+#[test]
+fn a_step_that_is_entered_again_without_an_end_is_two_steps() {
+    let began = || json!({"data": {"stepId": "t", "kind": "task"}});
+    let spans = spans(&[
+        turn("s", 0.0, "r1"),
+        line("s", 1.0, "workflow.step.started", began()),
+        line("s", 2.0, "workflow.step.started", began()),
+        line("s", 4.0, "workflow.step.started", began()),
+        turn_ended("s", 4.0, "r1", "completed"),
+    ]);
+    let mut steps: Vec<_> = spans.iter().filter(|s| s.name == "task").map(|s| s.end.since(s.start)).collect();
+    steps.sort();
+    assert_eq!(steps, [2_000, 3_000], "and what was entered with the end had no time");
+}

@@ -65,7 +65,10 @@ impl Trace {
             What::Step { step, since, outcome } => {
                 let same =
                     |m: &&Mark| m.until == Some(at) && matches!(&m.of, MarkOf::Step(s) if s.id == step.id);
-                let since = run.marks.iter().rev().find(same).map(|m| m.since).or(*since)?;
+                // The same step may have been entered again: whose end it is tells when it began.
+                let exact = |m: &&Mark| Some(m.since) == *since && same(m);
+                let mark = run.marks.iter().find(exact).or_else(|| run.marks.iter().rev().find(same));
+                let since = mark.map(|m| m.since).or(*since)?;
                 build::step(
                     key,
                     step,
