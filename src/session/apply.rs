@@ -401,6 +401,7 @@ impl Facts {
             let unseen = RunOutcome { outcome: Ended::Unseen, error: None };
             self.note_run(self.last_activity.min(t), unseen, &mut out.notes);
         }
+        self.note_declared(request, t, &mut out.notes);
         self.queued_prompts = self.queued_prompts.saturating_sub(1);
         self.turn = Some(Turn { request: request.cloned(), started: t, trigger, implicit: false });
         self.run_end = None;

@@ -15,6 +15,7 @@ pub mod rollup;
 pub mod signals;
 pub mod snapshot;
 pub mod state;
+pub mod story;
 pub mod window;
 
 pub use self::counts::{Aggregates, Count, Effects, Observation};

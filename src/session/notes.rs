@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::facts::{Action, Blocked, Facts, OpenCall};
 use crate::event::{
-    ActionKind, BlockReason, CallOutcome, EndOutcome, ErrorClass, Evidence, Id, Name, ProgressKind,
-    Resolution, Step, StepOutcome, Timestamp, ToolClass, Trigger, TurnOutcome,
+    ActionKind, BlockReason, CallOutcome, EndOutcome, ErrorClass, Evidence, Id, Name, OrchestrationState,
+    ProgressKind, Resolution, Step, StepOutcome, Timestamp, ToolClass, Trigger, TurnOutcome,
 };
 
 /// The run something belongs to: its own id, else when it began.
@@ -36,6 +36,8 @@ pub struct Note {
 #[expect(missing_docs, reason = "fields are those of the facts they are from")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum What {
+    /// A run that nobody had declared is the first part of this one.
+    Declared(RunKey),
     /// A run is over.
     Run { since: Timestamp, trigger: Trigger, end: RunOutcome },
     /// A step was entered.
@@ -61,6 +63,37 @@ pub enum What {
     Progress { kind: ProgressKind, evidence: Evidence, high: bool },
     /// Tokens and cost that were added: input, cache read, cache write, output, 1e-9 dollars.
     Usage([u64; 5]),
+    /// A part of an orchestration began.
+    PartBegan(Part),
+    /// An agent of this session works on a part.
+    Agent { part: Part, thread: Id },
+    /// A part of an orchestration is over. `polled`: its times are those of looks.
+    Part { part: Part, since: Timestamp, end: PartEnd, polled: bool },
+    /// An orchestration was held up, or this part of it, until then or until the note's time.
+    Held { reason: BlockReason, since: Timestamp, until: Option<Timestamp>, of: Option<Part>, polled: bool },
+    /// The run of an orchestration is over.
+    Orchestration { since: Timestamp, state: OrchestrationState, polled: bool },
+}
+
+/// A part of the run of an orchestration, with where it belongs.
+#[expect(missing_docs, reason = "names, and numbers from 1")]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Part {
+    /// Specs that are worked on at once.
+    Batch(u32),
+    /// One of them.
+    Spec { name: Name, batch: Option<u32> },
+    /// An attempt at one.
+    Attempt { spec: Name, batch: Option<u32>, number: u32 },
+}
+
+/// How a part ended; unknown: nobody told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartEnd {
+    /// The word for it.
+    pub outcome: EndOutcome,
+    /// By which error.
+    pub error: Option<ErrorClass>,
 }
 
 /// How a run ended.
@@ -133,6 +166,13 @@ impl Notes {
         &self.list
     }
 
+    /// Takes what was noted elsewhere, if it is wanted.
+    pub(super) fn extend(&mut self, notes: Vec<Note>) {
+        if self.wanted {
+            self.list.extend(notes);
+        }
+    }
+
     /// Forgets it, but keeps the room.
     pub fn clear(&mut self) {
         self.list.clear();
@@ -183,6 +223,17 @@ impl Facts {
         };
         let what = What::Run { since, trigger: turn.trigger, end };
         notes.list.push(Note { run: Some(run), run_since: Some(since), at: at.max(since), what });
+    }
+
+    /// What was taken for a run since some first work is the one that is told of now.
+    pub(super) fn note_declared(&self, request: Option<&Id>, at: Option<Timestamp>, notes: &mut Notes) {
+        let open = self.turn.as_ref().filter(|turn| notes.wanted && turn.implicit);
+        let known = open.and_then(|turn| Some((key_of(None, turn.started)?, turn.started)));
+        if let (Some((run, since)), Some(by), Some(at)) = (known, key_of(request.cloned(), at), at)
+            && run != by
+        {
+            notes.list.push(Note { run: Some(run), run_since: since, at, what: What::Declared(by) });
+        }
     }
 
     pub(super) fn note_call(

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::facts::Facts;
 use super::state::{Derived, Reason, State, Thresholds};
+use super::story::Story;
 use crate::event::{
     ErrorClass, Event, Fact, Id, LimitClass, Name, OrchestrationState, RunTotals, SessionId, SpecStatus,
     SpecUpdate, ThrottleReason, Timestamp,
@@ -79,6 +80,8 @@ pub struct Orchestration {
     pub(super) meters: Meters,
     /// News of agents that belong to no spec.
     pub unattributed: u64,
+    /// What is under way in it.
+    pub story: Box<Story>,
 }
 
 /// One spec of an orchestration.

@@ -41,9 +41,14 @@ impl Parts {
             usage_seen: facts.usage.seen,
         }
     }
+
+    pub(super) fn project(&self) -> Option<&Name> {
+        self.project.as_ref()
+    }
 }
 
-fn span(
+/// A span that says whose it is, and nothing else.
+pub(super) fn span(
     owner: &Owner,
     context: Context,
     parent: Option<SpanId>,

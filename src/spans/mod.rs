@@ -4,6 +4,8 @@
 
 mod build;
 mod names;
+mod parts;
+mod run;
 mod signal;
 mod tracer;
 

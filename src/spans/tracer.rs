@@ -4,24 +4,26 @@
 //! Ids follow from source, session and the run's id, else its start. A run of a sub-agent belongs to the trace of the run
 //! that was open in its parent when it began, below the call that started it.
 
+mod tell;
+
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
 use super::build::{self, Parts};
-use super::{Context, Link, Outgoing, SpanEvent, SpanId, TraceId};
-use crate::event::reduce::stable_hash;
-use crate::event::{Id, SessionId, SourceId, Timestamp};
+use super::parts;
+use super::run::{Mark, MarkOf, Place, Run};
+use super::{Context, Link, Outgoing, SpanId, TraceId};
+use crate::event::{CallOutcome, Id, OrchestrationState, SessionId, SourceId, Timestamp};
 use crate::session::Facts;
 use crate::session::facts::OpenCall;
 use crate::session::notes::{Ended, Note, RunKey, RunOutcome, What, key_of};
+use crate::session::orchestration::Orchestration;
 
 /// How long something is over before it is told.
 const SETTLED_MS: i64 = 5_000;
 /// Runs of one session that something may still be told of.
 const MAX_RUNS: usize = 8;
-/// Steps and calls of one run that others may hang on.
-const MAX_MARKS: usize = 128;
 /// Ids of a session that were told and must not be told again with other content.
 const MAX_TOLD: usize = 512;
 /// Things of one session that wait to be told; more are counted as lost.
@@ -37,6 +39,8 @@ type Key = (SourceId, SessionId);
 #[derive(Debug, Default)]
 pub struct Tracer {
     traces: HashMap<Key, Trace>,
+    /// Orchestrations by the sessions of the agents that work for them.
+    employers: HashMap<SessionId, Key>,
     dirty: HashSet<Key>,
     /// Spans that could not be told, since the last call.
     lost: u64,
@@ -50,48 +54,6 @@ struct Trace {
     runs: VecDeque<Run>,
     waiting: Vec<Waiting>,
     told: VecDeque<u64>,
-}
-
-/// One run of a session.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Run {
-    key: RunKey,
-    /// How often it came back after it was lost.
-    generation: u8,
-    since: Timestamp,
-    until: Option<Timestamp>,
-    /// It ended only as far as we know: what follows is another run.
-    given_up: bool,
-    /// Known once it was needed: then its parent is known, too.
-    place: Option<Place>,
-    /// Steps, and calls that may have started others: what they are, since when, until when.
-    marks: Vec<Mark>,
-    events: Vec<(Timestamp, SpanEvent)>,
-    dropped_events: u32,
-    usage: [u64; 5],
-}
-
-/// Where a run hangs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Place {
-    context: Context,
-    parent: Option<SpanId>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Mark {
-    span: SpanId,
-    of: MarkOf,
-    since: Timestamp,
-    until: Option<Timestamp>,
-    /// It is the call of a sub-agent that was found.
-    taken: bool,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-enum MarkOf {
-    Step(crate::event::Step),
-    Task(Id),
 }
 
 /// Something that is told when it is due.
@@ -125,6 +87,9 @@ impl Tracer {
             if let Some(at) = again.iter().position(|known| *known == note) {
                 again.swap_remove(at);
             } else {
+                if let What::Agent { thread, .. } = &note.what {
+                    self.employers.insert(SessionId::from(thread.as_str()), key.clone());
+                }
                 self.lost += u64::from(!trace.note(&key, facts, note, now));
             }
         }
@@ -136,11 +101,14 @@ impl Tracer {
 
     /// Nothing is known of a session any more: what is open in it ended, as far as anybody saw, with its last activity.
     pub fn lose(&mut self, facts: &Facts, now: Timestamp) {
+        if let Some(run) = &facts.orchestration {
+            return self.lose_orchestration(facts, run, now);
+        }
         let key = (facts.source.clone(), facts.session.clone());
         let (Some(turn), Some(end)) = (&facts.turn, facts.last_activity.or(facts.last_seen)) else { return };
         let Some(run) = key_of(turn.request.clone(), turn.started) else { return };
         let trace = self.traces.entry(key.clone()).or_default();
-        let Some(at) = trace.run_of(Some(&run), turn.started, end) else { return };
+        let Some(at) = trace.run_of(Some(&run), turn.started, end, false) else { return };
         if trace.runs[at].until.is_some() {
             return;
         }
@@ -153,7 +121,7 @@ impl Tracer {
                 tool: call.start.tool.clone(),
                 class: call.start.class,
                 since,
-                outcome: crate::event::CallOutcome::Unknown,
+                outcome: CallOutcome::Unknown,
                 exit_code: None,
             })
         };
@@ -185,6 +153,30 @@ impl Tracer {
             trace.runs[at].given_up = true;
         }
         self.dirty.insert(key);
+    }
+
+    fn lose_orchestration(&mut self, facts: &Facts, run: &Orchestration, now: Timestamp) {
+        let (Some((key, since)), Some(at)) = (run.story.key(), run.updated.filter(|_| !run.story.is_over()))
+        else {
+            return;
+        };
+        let owner = (facts.source.clone(), facts.session.clone());
+        let trace = self.traces.entry(owner.clone()).or_default();
+        let Some(known) = trace.run_of(Some(&key), Some(since), at, true) else { return };
+        if trace.runs[known].until.is_some() {
+            return;
+        }
+        let unknown = OrchestrationState::Unknown;
+        let mut open = run.story.open(unknown, true);
+        open.push(What::Orchestration { since, state: unknown, polled: false });
+        for what in open {
+            let note = Note { run: Some(key.clone()), run_since: Some(since), at: at.max(since), what };
+            trace.note(&owner, facts, &note, now);
+        }
+        if let Some(known) = trace.runs.iter().rposition(|run| run.key == key) {
+            trace.runs[known].given_up = true;
+        }
+        self.dirty.insert(owner);
     }
 
     /// A session leaves memory: what it still has to tell is told with the next [`Self::drain`], and then it is forgotten.
@@ -231,7 +223,7 @@ impl Tracer {
                 self.lost += 1;
                 continue;
             };
-            let links = if matches!(waiting.note.what, What::Run { .. }) {
+            let links = if matches!(waiting.note.what, What::Run { .. } | What::Orchestration { .. }) {
                 self.links_of(key, &waiting.run)
             } else {
                 Vec::new()
@@ -258,6 +250,12 @@ impl Tracer {
             let (over, mark) = self.traces.get_mut(&above)?.open_at(since)?;
             let over = self.place_of(&above, &over, depth + 1)?;
             Some((over.context.trace, mark.unwrap_or(over.context.span)))
+        });
+        let above = above.or_else(|| {
+            let employer = self.employers.get(&key.1).filter(|_| depth < MAX_DEPTH)?.clone();
+            let own = |run: &Run| Some((run.id(), run.attempt_of(&key.1, since.plus(SLACK_MS), since)?));
+            let (over, attempt) = self.traces.get(&employer)?.runs.iter().rev().find_map(own)?;
+            Some((self.place_of(&employer, &over, depth + 1)?.context.trace, attempt))
         });
         let place = match above {
             Some((trace, parent)) => Place { context: Context { trace, span: own }, parent: Some(parent) },
@@ -312,14 +310,19 @@ impl Tracer {
 
     /// Takes a stored row in; false if it cannot be read.
     pub fn restore(&mut self, key: Key, row: &[u8]) -> bool {
-        let Ok(trace) = postcard::from_bytes(row) else { return false };
+        let Ok(trace) = postcard::from_bytes::<Trace>(row) else { return false };
+        for mark in trace.runs.iter().flat_map(|run| &run.marks) {
+            if let MarkOf::Agent(thread) = &mark.of {
+                self.employers.insert(SessionId::from(thread.as_str()), key.clone());
+            }
+        }
         self.traces.insert(key, trace);
         true
     }
 
     /// Sessions that are gone and have nothing to tell any more are forgotten.
     pub fn retain(&mut self, mut lives: impl FnMut(&SourceId, &SessionId) -> bool) {
-        let Self { traces, dirty, .. } = self;
+        let Self { traces, dirty, employers, .. } = self;
         traces.retain(|key, trace| {
             let stays = !trace.waiting.is_empty() || lives(&key.0, &key.1);
             if !stays {
@@ -327,6 +330,7 @@ impl Tracer {
             }
             stays
         });
+        employers.retain(|_, employer| traces.contains_key(employer));
     }
 }
 
@@ -352,7 +356,14 @@ fn call_span(key: &Key, call: &Id) -> SpanId {
 
 impl Trace {
     /// The run something belongs to: by its name, else the one that was open then. A run that was never heard of begins.
-    fn run_of(&mut self, key: Option<&RunKey>, run_since: Option<Timestamp>, at: Timestamp) -> Option<usize> {
+    /// `carried`: what was open in a run that was lost is still open in the one that follows.
+    fn run_of(
+        &mut self,
+        key: Option<&RunKey>,
+        run_since: Option<Timestamp>,
+        at: Timestamp,
+        carried: bool,
+    ) -> Option<usize> {
         let Some(key) = key else {
             return self.runs.iter().rposition(|run| run.since <= at);
         };
@@ -369,7 +380,11 @@ impl Trace {
             }
             _ => {
                 let generation = known.map_or(0, |i| self.runs[i].generation.saturating_add(1));
-                let since = if generation == 0 { run_since.unwrap_or(at) } else { at };
+                let since = match known {
+                    None => run_since.unwrap_or(at),
+                    Some(lost) if carried => self.runs[lost].until.unwrap_or(at),
+                    Some(_) => at,
+                };
                 self.begin(Run::new(key.clone(), generation, since));
                 self.runs.iter().rposition(|run| run.key == *key)
             }
@@ -401,10 +416,22 @@ impl Trace {
             | What::Hold { since, .. } => *since,
             _ => note.at,
         };
-        let Some(i) = self.run_of(note.run.as_ref(), note.run_since, began) else { return true };
+        let carried = matches!(
+            note.what,
+            What::PartBegan(_)
+                | What::Agent { .. }
+                | What::Part { .. }
+                | What::Held { .. }
+                | What::Orchestration { .. }
+        );
+        let Some(i) = self.run_of(note.run.as_ref(), note.run_since, began, carried) else { return true };
         let run = &mut self.runs[i];
         let mut parts = None;
         match &note.what {
+            What::Declared(by) => {
+                self.declared(i, by, now);
+                return true;
+            }
             What::Usage(added) => {
                 for (sum, n) in run.usage.iter_mut().zip(added) {
                     *sum = sum.saturating_add(*n);
@@ -425,6 +452,8 @@ impl Trace {
                 });
                 return true;
             }
+            // Chosen between two runs: no span could show it.
+            What::StepBegan(_) if run.until.is_some_and(|until| until <= note.at) => return true,
             What::StepBegan(step) => {
                 run.mark(Mark {
                     span: step_span(key, step, note.at),
@@ -433,6 +462,10 @@ impl Trace {
                     until: None,
                     taken: false,
                 });
+                // Told late, of a run that is over.
+                if let Some(end) = run.until {
+                    self.close_steps(i, end, now);
+                }
             }
             What::Step { step, .. } => {
                 let open =
@@ -457,23 +490,84 @@ impl Trace {
                 run.until = Some(note.at);
                 parts = Some(Parts::of(facts));
                 let observed = end.outcome.is_observed();
-                let open: Vec<Mark> = run.marks.iter().filter(|m| m.until.is_none()).cloned().collect();
-                for mark in &mut run.marks {
-                    mark.until = mark.until.or(Some(note.at));
-                }
-                // A step that nothing ended is over with its run.
-                for mark in open {
-                    if let MarkOf::Step(step) = mark.of {
-                        let outcome = crate::event::StepOutcome::Failed;
-                        let what = What::Step { step, since: Some(mark.since), outcome };
-                        self.wait(i, Note { what, ..note.clone() }, false, None, now);
-                    }
-                }
+                self.close_steps(i, note.at, now);
                 return self.wait(i, note.clone(), observed, parts, now);
             }
+            What::Agent { part, thread } => {
+                run.mark(Mark {
+                    span: parts::span_of(key, &run.id(), part),
+                    of: MarkOf::Agent(thread.clone()),
+                    since: note.at,
+                    until: None,
+                    taken: false,
+                });
+                return true;
+            }
+            What::Part { part, .. } => {
+                let own = parts::span_of(key, &run.id(), part);
+                run.marks.iter_mut().filter(|m| m.span == own).for_each(|m| m.until = Some(note.at));
+            }
+            What::Orchestration { state, .. } => {
+                if run.until.is_some() {
+                    return true;
+                }
+                run.until = Some(note.at);
+                let observed = *state != OrchestrationState::Unknown;
+                return self.wait(i, note.clone(), observed, Some(Parts::of(facts)), now);
+            }
+            What::PartBegan(_) if run.until.is_some() => return true,
+            What::PartBegan(_) | What::Held { .. } => {}
+            // Held up by how it ended: no time of the run passed in waiting.
+            What::Hold { since, .. } if *since >= note.at => return true,
             What::Wait { .. } | What::Hold { .. } => {}
         }
         self.wait(i, note.clone(), true, parts.take(), now)
+    }
+
+    /// A step that nothing ended is over with its run.
+    fn close_steps(&mut self, at: usize, end: Timestamp, now: Timestamp) {
+        let run = &mut self.runs[at];
+        let (id, key, since) = (run.id(), run.key.clone(), run.since);
+        // One that was entered with the end itself had no time in it, unless it was announced already.
+        let idle = |w: &Waiting| w.run == id && w.note.at >= end && matches!(w.note.what, What::StepBegan(_));
+        let unsaid: Vec<Timestamp> = self.waiting.iter().filter(|w| idle(w)).map(|w| w.note.at).collect();
+        self.waiting.retain(|w| !idle(w));
+        run.marks
+            .retain(|m| m.until.is_some() || !unsaid.contains(&m.since) || !matches!(m.of, MarkOf::Step(_)));
+        let run = &mut self.runs[at];
+        let mut steps = Vec::new();
+        for mark in run.marks.iter_mut().filter(|mark| mark.until.is_none()) {
+            mark.until = Some(end);
+            if let MarkOf::Step(step) = &mark.of {
+                let outcome = crate::event::StepOutcome::Failed;
+                steps.push(What::Step { step: step.clone(), since: Some(mark.since), outcome });
+            }
+        }
+        for what in steps {
+            let note = Note { run: Some(key.clone()), run_since: Some(since), at: end, what };
+            self.wait(at, note, false, None, now);
+        }
+    }
+
+    /// What was noted of a run that nobody had declared belongs to the one that was declared then.
+    fn declared(&mut self, at: usize, by: &RunKey, now: Timestamp) {
+        let Some(mut run) = self.runs.remove(at) else { return };
+        let before = run.id();
+        for waiting in self.waiting.iter_mut().filter(|w| w.run == before) {
+            waiting.run = (by.clone(), 0);
+        }
+        match self.runs.iter_mut().find(|known| known.key == *by) {
+            Some(known) => known.merge(run),
+            None => {
+                (run.key, run.generation) = (by.clone(), 0);
+                self.begin(run);
+            }
+        }
+        // It may have been over before this was known of it.
+        let over = self.runs.iter().rposition(|known| known.key == *by && known.until.is_some());
+        if let Some((at, end)) = over.and_then(|at| Some((at, self.runs[at].until?))) {
+            self.close_steps(at, end, now);
+        }
     }
 
     fn wait(&mut self, run: usize, note: Note, observed: bool, parts: Option<Parts>, now: Timestamp) -> bool {
@@ -509,7 +603,16 @@ impl Trace {
                     None => run.dropped_events = run.dropped_events.saturating_sub(1),
                 }
             }
-            What::Run { .. } if run.until == Some(note.at) => run.until = None,
+            What::Run { .. } | What::Orchestration { .. } if run.until == Some(note.at) => run.until = None,
+            What::Agent { thread, .. } => {
+                run.marks.retain(|m| !matches!(&m.of, MarkOf::Agent(known) if known == thread));
+            }
+            What::Part { part, .. } => {
+                let own = parts::span_of(key, &run.id(), part);
+                let ended = |m: &&mut Mark| m.span == own && m.until == Some(note.at);
+                run.marks.iter_mut().filter(ended).for_each(|m| m.until = None);
+            }
+            What::Declared(_) | What::PartBegan(_) | What::Held { .. } | What::Orchestration { .. } => {}
             What::TaskBegan(call) => {
                 let span = call_span(key, call);
                 run.marks.retain(|m| m.span != span);
@@ -536,149 +639,5 @@ impl Trace {
         let task = run.task_of(at, at).or_else(|| run.task_of(at.plus(SLACK_MS), at.plus(-SLACK_MS)));
         let step = || run.innermost(at, at, |of| matches!(of, MarkOf::Step(_)));
         Some((run.id(), task.or_else(step)))
-    }
-
-    /// Makes what is due a span or a record; `None` where it was told before.
-    fn tell(
-        &mut self,
-        key: &Key,
-        waiting: &Waiting,
-        place: Place,
-        links: Vec<Link>,
-        now: Timestamp,
-    ) -> Option<Outgoing> {
-        let i = self.index_of(&waiting.run)?;
-        let run = &mut self.runs[i];
-        let (at, context) = (waiting.note.at, place.context);
-        let step_over = |since: Timestamp| run.innermost(since, since, |of| matches!(of, MarkOf::Step(_)));
-        let within = |span: SpanId| Context { trace: context.trace, span };
-        let over = |since: Timestamp| step_over(since).unwrap_or(context.span);
-        let span = match &waiting.note.what {
-            What::StepBegan(step) => {
-                let id = step_span(key, step, at);
-                let record = build::step_began(step, within(id), context.span, at, now, &key.1);
-                return Some(Outgoing::Log(record));
-            }
-            What::Run { since, trigger, end } => {
-                let since = run.since.min(*since);
-                let parts = waiting.parts.clone().unwrap_or_default();
-                let mut span =
-                    build::run(key, &parts, context, place.parent, (since, at), *trigger, end, &run.usage);
-                span.links = links;
-                (span.events, span.dropped_events) = (
-                    std::mem::take(&mut run.events).into_iter().map(|(_, e)| e).collect(),
-                    run.dropped_events,
-                );
-                span
-            }
-            What::Step { step, since, outcome } => {
-                let same =
-                    |m: &&Mark| m.until == Some(at) && matches!(&m.of, MarkOf::Step(s) if s.id == step.id);
-                let since = run.marks.iter().rev().find(same).map(|m| m.since).or(*since)?;
-                build::step(
-                    key,
-                    step,
-                    within(step_span(key, step, since)),
-                    context.span,
-                    (since, at),
-                    *outcome,
-                )
-            }
-            What::Call { call, tool, class, since, outcome, exit_code } => {
-                let (id, since) = (call_span(key, call), *since);
-                build::call(
-                    key,
-                    call,
-                    tool,
-                    *class,
-                    within(id),
-                    over(since),
-                    (since, at),
-                    *outcome,
-                    *exit_code,
-                )
-            }
-            What::Wait { action, kind, since, resolution, call } => {
-                let id = SpanId::of((key.0.as_str(), key.1.as_str(), "wait", action));
-                let parent = call.as_ref().map_or_else(|| over(*since), |call| call_span(key, call));
-                build::wait(key, within(id), parent, (*since, at), *kind, *resolution)
-            }
-            What::Hold { reason, since, attempt } => {
-                let id = SpanId::of((key.0.as_str(), key.1.as_str(), "hold", since.as_millis()));
-                build::hold(key, within(id), over(*since), (*since, at), *reason, *attempt)
-            }
-            What::TaskBegan(_) | What::Progress { .. } | What::Usage(_) => return None,
-        };
-        let told = stable_hash(span.context.span.0);
-        if self.told.contains(&told) {
-            return None;
-        }
-        self.told.push_back(told);
-        if self.told.len() > MAX_TOLD {
-            self.told.pop_front();
-        }
-        Some(Outgoing::Span(if waiting.observed { span } else { build::unobserved(span) }))
-    }
-}
-
-// === impl Run ===
-
-impl Run {
-    fn new(key: RunKey, generation: u8, since: Timestamp) -> Self {
-        Self {
-            key,
-            generation,
-            since,
-            until: None,
-            given_up: false,
-            place: None,
-            marks: Vec::new(),
-            events: Vec::new(),
-            dropped_events: 0,
-            usage: [0; 5],
-        }
-    }
-
-    fn id(&self) -> (RunKey, u8) {
-        (self.key.clone(), self.generation)
-    }
-
-    fn mark(&mut self, mark: Mark) {
-        if self.marks.iter().any(|known| known.span == mark.span) {
-            return;
-        }
-        let at = self.marks.partition_point(|known| known.since <= mark.since);
-        self.marks.insert(at, mark);
-        if self.marks.len() > MAX_MARKS {
-            self.marks.remove(0);
-        }
-    }
-
-    fn event(&mut self, at: Timestamp, event: SpanEvent) {
-        if self.events.len() >= super::MAX_EVENTS {
-            self.dropped_events = self.dropped_events.saturating_add(1);
-            return;
-        }
-        let place = self.events.partition_point(|(known, _)| *known <= at);
-        self.events.insert(place, (at, event));
-    }
-
-    /// The call that started a sub-agent in this stretch. Of several that are open at once each starts one, the first of
-    /// them the first.
-    fn task_of(&mut self, by: Timestamp, until: Timestamp) -> Option<SpanId> {
-        let open = |m: &Mark| {
-            matches!(m.of, MarkOf::Task(_)) && m.since <= by && m.until.is_none_or(|end| end >= until)
-        };
-        let free = self.marks.iter().position(|m| open(m) && !m.taken);
-        let at = free.or_else(|| self.marks.iter().rposition(open))?;
-        let mark = &mut self.marks[at];
-        mark.taken = true;
-        Some(mark.span)
-    }
-
-    /// The newest mark of a kind that began by `by` and was not over at `until`.
-    fn innermost(&self, by: Timestamp, until: Timestamp, of: impl Fn(&MarkOf) -> bool) -> Option<SpanId> {
-        let open = |m: &&Mark| of(&m.of) && m.since <= by && m.until.is_none_or(|end| end >= until);
-        self.marks.iter().rev().find(open).map(|m| m.span)
     }
 }

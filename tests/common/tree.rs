@@ -1,6 +1,7 @@
 //! Events told to the store's own code at their times, and the spans that come of it as text: one tree per trace.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -56,6 +57,23 @@ pub fn told(mut events: Vec<(Timestamp, Event)>) -> Vec<(Timestamp, Outgoing)> {
         now = now.plus(if now < last.plus(60_000) { 1_000 } else { 600_000 });
     }
     out
+}
+
+/// Compares trees with `tests/golden/spans/<source>/<name>.txt`; `BLESS=1` renews it.
+pub fn golden(source: &str, name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/golden/spans")
+        .join(source)
+        .join(format!("{name}.txt"));
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+    }
+    let wanted = std::fs::read_to_string(&path).unwrap_or_default();
+    for (at, (got, wanted)) in text.lines().zip(wanted.lines()).enumerate() {
+        assert_eq!(got, wanted, "{source}/{name} line {}", at + 1);
+    }
+    assert_eq!(text.lines().count(), wanted.lines().count(), "{source}/{name}");
 }
 
 /// Spans by trace as trees, with the records of steps that began; ids are left out, but for what a link leads to.

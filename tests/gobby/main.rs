@@ -13,3 +13,7 @@ mod recordings;
 mod replay;
 mod said;
 mod server;
+mod spans;
+#[path = "../common/tree.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs, reason = "each binary of tests uses its part")]
+mod tree;

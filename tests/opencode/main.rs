@@ -14,4 +14,8 @@ mod play;
 mod recorded;
 mod reports;
 mod scenarios;
+mod spans;
+#[path = "../common/tree.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs, reason = "each binary of tests uses its part")]
+mod tree;
 mod world;

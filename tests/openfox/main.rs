@@ -14,3 +14,7 @@ mod recorded;
 mod restart;
 mod scenarios;
 mod socket;
+mod spans;
+#[path = "../common/tree.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs, reason = "each binary of tests uses its part")]
+mod tree;

@@ -283,3 +283,77 @@ fn nothing_is_told_before_it_has_settled() {
         }
     }
 }
+
+#[test]
+fn what_nothing_ended_is_over_with_its_run() {
+    let spans = spans(&[
+        turn("s", 0.0, "r1"),
+        call("s", 1.0, "c1", "bash"),
+        turn_ended("s", 3.0, "r1", "cancelled"),
+        // Chosen between two runs, and never ended.
+        line("s", 4.0, "workflow.step.started", json!({"data": {"stepId": "t", "kind": "task"}})),
+        turn("s", 20.0, "r2"),
+        turn_ended("s", 21.0, "r2", "completed"),
+    ]);
+    let bash = named(&spans, "execute_tool bash");
+    assert_eq!(attribute(bash, Key::Outcome), Some(&Value::Text("interrupted".to_owned())));
+    assert_eq!(bash.end.since(bash.start), 2_000, "not when it was concluded");
+    assert!(!names(&spans).contains(&"task"));
+}
+
+#[test]
+fn what_a_run_ended_with_is_no_time_of_waiting() {
+    let spans = spans(&[
+        turn("s", 0.0, "r1"),
+        line("s", 5.0, "session.blocked", json!({"data": {"reason": "auth"}})),
+        turn_ended("s", 5.0, "r1", "failed"),
+    ]);
+    assert_eq!(names(&spans), ["invoke_agent mine"]);
+}
+
+#[test]
+fn a_session_that_is_removed_in_mid_turn_ends_its_run() {
+    let spans = spans(&[
+        turn("s", 0.0, "r1"),
+        call("s", 1.0, "c1", "bash"),
+        line("s", 2.0, "session.deleted", json!({"data": {}})),
+    ]);
+    let run = named(&spans, "invoke_agent mine");
+    assert_eq!(attribute(run, Key::Outcome), Some(&Value::Text("deleted".to_owned())));
+    assert_eq!((run.end.since(run.start), run.failed), (2_000, false));
+    assert_eq!(named(&spans, "execute_tool bash").end, run.end);
+}
+
+#[test]
+fn work_before_the_first_declared_run_belongs_to_it() {
+    let spans = spans(&[
+        line("s", 0.0, "workflow.step.started", json!({"data": {"stepId": "t", "kind": "task"}})),
+        turn("s", 1.0, "r1"),
+        line(
+            "s",
+            2.0,
+            "workflow.step.completed",
+            json!({"data": {"stepId": "t", "kind": "task", "outcome": "advanced"}}),
+        ),
+        turn_ended("s", 3.0, "r1", "completed"),
+    ]);
+    let (run, step) = (named(&spans, "invoke_agent mine"), named(&spans, "task"));
+    assert_eq!((run.end.since(run.start), step.end.since(step.start)), (3_000, 2_000));
+    assert_eq!(step.parent, Some(run.context.span));
+    assert_eq!(attribute(step, Key::EndObserved), None);
+}
+
+#[test]
+fn a_step_that_is_entered_again_without_an_end_is_two_steps() {
+    let began = || json!({"data": {"stepId": "t", "kind": "task"}});
+    let spans = spans(&[
+        turn("s", 0.0, "r1"),
+        line("s", 1.0, "workflow.step.started", began()),
+        line("s", 2.0, "workflow.step.started", began()),
+        line("s", 4.0, "workflow.step.started", began()),
+        turn_ended("s", 4.0, "r1", "completed"),
+    ]);
+    let mut steps: Vec<_> = spans.iter().filter(|s| s.name == "task").map(|s| s.end.since(s.start)).collect();
+    steps.sort();
+    assert_eq!(steps, [2_000, 3_000], "and what was entered with the end had no time");
+}

@@ -9,7 +9,7 @@ use agent_session_exporter::sources::LIST;
 use agent_session_exporter::sources::recorded::{Played, Setting, play};
 use agent_session_exporter::telemetry::Telemetry;
 
-use super::tree::{told, trees};
+use super::tree::{golden, told, trees};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
@@ -25,19 +25,6 @@ pub(crate) fn events(source: &str, files: &[PathBuf]) -> Vec<(Timestamp, Event)>
     let mut played = Played::default();
     play(def, files, &setting, &mut played).unwrap();
     played.events
-}
-
-pub(crate) fn golden(source: &str, name: &str, text: &str) {
-    let path = root().join("golden/spans").join(source).join(format!("{name}.txt"));
-    if std::env::var_os("BLESS").is_some() {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, text).unwrap();
-    }
-    let wanted = std::fs::read_to_string(&path).unwrap_or_default();
-    for (at, (got, wanted)) in text.lines().zip(wanted.lines()).enumerate() {
-        assert_eq!(got, wanted, "{source}/{name} line {}", at + 1);
-    }
-    assert_eq!(text.lines().count(), wanted.lines().count(), "{source}/{name}");
 }
 
 fn files(source: &str) -> Vec<PathBuf> {

@@ -14,5 +14,9 @@ mod hostile;
 mod pushed;
 mod recordings;
 mod restart;
+mod spans;
 mod stand;
+#[path = "../common/tree.rs"]
+#[allow(dead_code, unreachable_pub, missing_docs, reason = "each binary of tests uses its part")]
+mod tree;
 mod views;

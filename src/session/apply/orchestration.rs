@@ -3,12 +3,14 @@
 
 use super::super::counts::{Count, Effects};
 use super::super::facts::Facts;
+use super::super::notes::Note;
 use super::super::orchestration::{MAX_SPECS, Orchestrated, Orchestration, Spec};
+use super::super::story::Teller;
 use super::{MAX_DELAY_MS, later};
 use crate::event::{
-    ErrorClass, Evidence, LaunchUpdate, LimitClass, LimitUpdate, OrchestrationState, OrchestrationUpdate,
-    ParallelChange, ParallelUpdate, ProgressKind, SpecStatus, SpecUpdate, StatusTotals, ThrottleReason,
-    Timestamp,
+    BlockReason, ErrorClass, Evidence, LaunchUpdate, LimitClass, LimitUpdate, OrchestrationState,
+    OrchestrationUpdate, ParallelChange, ParallelUpdate, ProgressKind, SpecStatus, SpecUpdate, StatusTotals,
+    ThrottleReason, Timestamp,
 };
 
 /// Most batches whose end is remembered; a run has a handful.
@@ -23,6 +25,10 @@ struct News {
     worked: Option<Timestamp>,
     /// Another run began.
     new_run: bool,
+    /// Read in a file that is looked at now and then.
+    polled: bool,
+    /// What is over.
+    notes: Vec<Note>,
 }
 
 // === impl Facts ===
@@ -38,7 +44,10 @@ impl Facts {
             if !run.enter(update, t, news) {
                 return;
             }
+            news.polled = update.rewritten;
+            run.story_hears((update.state, update.rewritten), t);
             run.update(update, t, news);
+            run.story_of_batches(update, t, news);
             for spec in &update.specs {
                 run.spec_told(spec, t, news, out);
             }
@@ -46,12 +55,18 @@ impl Facts {
                 run.totals_told(totals, t, out);
             }
             run.finish_batches(update.batch_done, t, news);
+            run.story_of_holds(t, news);
+            run.story_ends(t, news);
         });
     }
 
     pub(super) fn spec_updated(&mut self, update: &SpecUpdate, t: Option<Timestamp>, out: &mut Effects) {
         self.orchestrated(t, out, |run, news, out| {
             if run.is_current(t) {
+                run.story_hears((None, false), t);
+                if update.attempt || update.turn || update.thread.is_some() {
+                    run.story.seen();
+                }
                 run.spec_told(update, t, news, out);
                 run.finish_batches(None, t, news);
             }
@@ -61,7 +76,10 @@ impl Facts {
     pub(super) fn spec_limited(&mut self, update: &LimitUpdate, t: Option<Timestamp>, out: &mut Effects) {
         self.orchestrated(t, out, |run, news, out| {
             if run.is_current(t) {
+                run.story_hears((None, false), t);
+                run.story.seen();
                 run.limited(update, t, out);
+                run.story_of_holds(t, news);
                 if let Some(spec) = update.held_spec() {
                     run.spec_told(&spec, t, news, out);
                 }
@@ -71,13 +89,15 @@ impl Facts {
     }
 
     pub(super) fn launch_updated(&mut self, update: &LaunchUpdate, t: Option<Timestamp>, out: &mut Effects) {
-        self.orchestrated(t, out, |run, _, out| {
+        self.orchestrated(t, out, |run, news, out| {
             if run.is_current(t) {
+                run.story_hears((None, false), t);
                 if update.held {
                     let more = run.meters.holds.see(1);
                     out.add(Count::Orchestration(Orchestrated::LaunchHold), more);
                 }
                 run.launch_told(update, t);
+                run.story_of_holds(t, news);
             }
         });
     }
@@ -136,6 +156,11 @@ impl Facts {
             self.stop = None;
         }
         let began = run.started.or(run.began);
+        run.story.began(began);
+        if let Some(t) = t {
+            run.story.pass(t, &mut news.notes);
+        }
+        out.notes.extend(std::mem::take(&mut news.notes));
         if began.is_some() && run.state != Some(OrchestrationState::Idle) {
             self.started_at = began;
         }
@@ -188,6 +213,9 @@ impl Orchestration {
     fn begin_anew(&mut self, started: Option<Timestamp>, began: Timestamp, news: &mut News) {
         let last = self.ended.max(self.updated).unwrap_or(began);
         news.new_run = true;
+        // Nobody told how the run before ended.
+        let mut to = Teller { at: last.min(began), polled: true, out: &mut news.notes };
+        self.story.end(OrchestrationState::Unknown, &mut to);
         *self = Self {
             started,
             began: Some(began),
@@ -195,6 +223,48 @@ impl Orchestration {
             rewritten: self.rewritten,
             ..Self::default()
         };
+    }
+
+    fn story_hears(&mut self, state: (Option<OrchestrationState>, bool), t: Option<Timestamp>) {
+        let began = self.started.or(self.began);
+        if let Some(t) = t {
+            self.story.hear(state, began, t);
+        }
+    }
+
+    fn story_of_batches(&mut self, update: &OrchestrationUpdate, t: Option<Timestamp>, news: &mut News) {
+        let Some(at) = t else { return };
+        let mut to = Teller { at, polled: news.polled, out: &mut news.notes };
+        if update.begins || update.batch_done.is_some() {
+            self.story.seen();
+        }
+        if let Some(done) = update.batch_done {
+            self.story.batch_over(done, &mut to);
+        }
+        // That a batch is told of as the current one does not say that it is not over.
+        if let Some(batch) = update.batch.filter(|b| self.batch == Some(*b) && update.batch_done.is_none()) {
+            self.story.batch(batch, &mut to);
+        }
+    }
+
+    /// Holds as they are known by now.
+    fn story_of_holds(&mut self, t: Option<Timestamp>, news: &mut News) {
+        let Some(at) = t else { return };
+        let mut to = Teller { at, polled: news.polled, out: &mut news.notes };
+        let known = [
+            (BlockReason::RateLimit, self.limit.at, self.limit.hold_ms),
+            (BlockReason::LaunchBudget, self.launch.hold_at, self.launch.hold_ms),
+        ];
+        for (reason, from, ms) in known {
+            if let (Some(from), Some(ms)) = (from.filter(|from| Some(*from) >= self.began), ms) {
+                self.story.held(reason, from, ms, &mut to);
+            }
+        }
+    }
+
+    fn story_ends(&mut self, t: Option<Timestamp>, news: &mut News) {
+        let Some((state, at)) = self.state.filter(|s| s.is_end()).zip(self.ended.or(t)) else { return };
+        self.story.end(state, &mut Teller { at, polled: news.polled, out: &mut news.notes });
     }
 
     fn update(&mut self, update: &OrchestrationUpdate, t: Option<Timestamp>, news: &mut News) {
@@ -242,6 +312,9 @@ impl Orchestration {
         let spec = &mut self.specs[at];
         if spec.take(update, t) {
             later(&mut news.worked, t);
+        }
+        if let Some(at) = t {
+            self.story.spec(spec, &mut Teller { at, polled: news.polled, out: &mut news.notes });
         }
         let (status, bit) = (spec.status, 1 << spec.status as u8);
         if status.is_end() && spec.counted & bit == 0 {

@@ -99,6 +99,11 @@ impl Owner {
             if facts.turn.is_some() && (facts.parent.is_none() || self.tracer.is_some()) {
                 maybe_stalled.push(slot);
             }
+            // An orchestration has no turns; it is looked at as long as something of it would be told.
+            let under_way = facts.orchestration.as_ref().is_some_and(|run| !run.story.is_over());
+            if under_way && self.tracer.is_some() {
+                maybe_stalled.push(slot);
+            }
         }
         if maybe_stalled.is_empty() {
             return events;

@@ -1,0 +1,146 @@
+//! A run as the tracer knows it: where it hangs, and what of it others may hang on.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Context, SpanEvent, SpanId};
+use crate::event::{Id, SessionId, Step, Timestamp};
+use crate::session::notes::RunKey;
+
+/// Steps and calls of one run that others may hang on.
+const MAX_MARKS: usize = 128;
+
+/// One run of a session.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Run {
+    pub(super) key: RunKey,
+    /// How often it came back after it was lost.
+    pub(super) generation: u8,
+    pub(super) since: Timestamp,
+    pub(super) until: Option<Timestamp>,
+    /// It ended only as far as we know: what follows is another run.
+    pub(super) given_up: bool,
+    /// Known once it was needed: then its parent is known, too.
+    pub(super) place: Option<Place>,
+    /// Steps, and calls that may have started others: what they are, since when, until when.
+    pub(super) marks: Vec<Mark>,
+    pub(super) events: Vec<(Timestamp, SpanEvent)>,
+    pub(super) dropped_events: u32,
+    pub(super) usage: [u64; 5],
+}
+
+/// Where a run hangs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Place {
+    pub(super) context: Context,
+    pub(super) parent: Option<SpanId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Mark {
+    pub(super) span: SpanId,
+    pub(super) of: MarkOf,
+    pub(super) since: Timestamp,
+    pub(super) until: Option<Timestamp>,
+    /// It is the call of a sub-agent that was found.
+    pub(super) taken: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) enum MarkOf {
+    Step(Step),
+    Task(Id),
+    /// The attempt at a spec that an agent of this session works on.
+    Agent(Id),
+}
+
+// === impl Run ===
+
+impl Run {
+    pub(super) fn new(key: RunKey, generation: u8, since: Timestamp) -> Self {
+        Self {
+            key,
+            generation,
+            since,
+            until: None,
+            given_up: false,
+            place: None,
+            marks: Vec::new(),
+            events: Vec::new(),
+            dropped_events: 0,
+            usage: [0; 5],
+        }
+    }
+
+    /// The start of something that may have begun before the run before was lost.
+    pub(super) fn carried(&self, since: Timestamp) -> Timestamp {
+        if self.generation > 0 { since.max(self.since) } else { since }
+    }
+
+    pub(super) fn id(&self) -> (RunKey, u8) {
+        (self.key.clone(), self.generation)
+    }
+
+    /// Takes what was noted of the same run under another name.
+    pub(super) fn merge(&mut self, other: Self) {
+        self.since = self.since.min(other.since);
+        other.marks.into_iter().for_each(|mark| self.mark(mark));
+        other.events.into_iter().for_each(|(at, event)| self.event(at, event));
+        self.dropped_events = self.dropped_events.saturating_add(other.dropped_events);
+        for (sum, n) in self.usage.iter_mut().zip(other.usage) {
+            *sum = sum.saturating_add(n);
+        }
+    }
+
+    pub(super) fn mark(&mut self, mark: Mark) {
+        if self.marks.iter().any(|known| known.span == mark.span) {
+            return;
+        }
+        let at = self.marks.partition_point(|known| known.since <= mark.since);
+        self.marks.insert(at, mark);
+        if self.marks.len() > MAX_MARKS {
+            self.marks.remove(0);
+        }
+    }
+
+    pub(super) fn event(&mut self, at: Timestamp, event: SpanEvent) {
+        if self.events.len() >= super::MAX_EVENTS {
+            self.dropped_events = self.dropped_events.saturating_add(1);
+            return;
+        }
+        let place = self.events.partition_point(|(known, _)| *known <= at);
+        self.events.insert(place, (at, event));
+    }
+
+    /// The call that started a sub-agent in this stretch. Of several that are open at once each starts one, the first of
+    /// them the first.
+    pub(super) fn task_of(&mut self, by: Timestamp, until: Timestamp) -> Option<SpanId> {
+        let open = |m: &Mark| {
+            matches!(m.of, MarkOf::Task(_)) && m.since <= by && m.until.is_none_or(|end| end >= until)
+        };
+        let free = self.marks.iter().position(|m| open(m) && !m.taken);
+        let at = free.or_else(|| self.marks.iter().rposition(open))?;
+        let mark = &mut self.marks[at];
+        mark.taken = true;
+        Some(mark.span)
+    }
+
+    /// The attempt that a session of an agent works on that was open then.
+    pub(super) fn attempt_of(&self, agent: &SessionId, by: Timestamp, until: Timestamp) -> Option<SpanId> {
+        self.innermost(
+            by,
+            until,
+            |of| matches!(of, MarkOf::Agent(thread) if thread.as_str() == agent.as_str()),
+        )
+    }
+
+    /// The newest mark of a kind that began by `by` and was not over at `until`.
+    pub(super) fn innermost(
+        &self,
+        by: Timestamp,
+        until: Timestamp,
+        of: impl Fn(&MarkOf) -> bool,
+    ) -> Option<SpanId> {
+        let open = |m: &&Mark| of(&m.of) && m.since <= by && m.until.is_none_or(|end| end >= until);
+        self.marks.iter().rev().find(open).map(|m| m.span)
+    }
+}
