@@ -204,6 +204,11 @@ pub fn prepare_folder(folder: &Path) -> io::Result<[u8; 16]> {
     }
 }
 
+/// The key of a folder, if it has one; none is made.
+pub fn known_key(folder: &Path) -> Option<[u8; 16]> {
+    read_key(&folder.join(KEY_FILE)).ok()
+}
+
 fn read_key(path: &Path) -> io::Result<[u8; 16]> {
     let mut key = [0; 16];
     let mut file = fs::File::open(path)?;

@@ -8,6 +8,7 @@ mod common;
 mod answers;
 mod collector;
 mod encoded;
+mod replayed;
 mod restarts;
 mod settings;
 mod spool;
