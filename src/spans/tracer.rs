@@ -5,14 +5,16 @@
 //! that was open in its parent when it began, below the call that started it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::build::{self, Parts};
-use super::{Context, Link, Outgoing, SpanEvent, SpanId, TraceId};
+use super::{Context, Link, Outgoing, SpanEvent, SpanId, TraceId, exemplars};
 use crate::event::reduce::stable_hash;
 use crate::event::{Id, SessionId, SourceId, Timestamp};
 use crate::session::Facts;
+use crate::session::exemplars::Exemplars;
 use crate::session::facts::OpenCall;
 use crate::session::notes::{Ended, Note, RunKey, RunOutcome, What, key_of};
 
@@ -40,6 +42,7 @@ pub struct Tracer {
     dirty: HashSet<Key>,
     /// Spans that could not be told, since the last call.
     lost: u64,
+    pub(super) exemplars: Arc<Exemplars>,
 }
 
 /// One session.
@@ -238,6 +241,10 @@ impl Tracer {
             };
             let Some(trace) = self.traces.get_mut(key) else { return };
             if let Some(outgoing) = trace.tell(key, &waiting, place, links, now) {
+                if waiting.observed {
+                    let run = waiting.parts.as_ref().is_none_or(|parts| parts.measured);
+                    exemplars::take(&mut self.exemplars, &key.0, &waiting.note.what, run, &outgoing);
+                }
                 out.push((waiting.due, outgoing));
             }
         }

@@ -274,7 +274,8 @@ impl Owner {
         };
         if owner.options.traced {
             owner.sessions.take_notes();
-            let mut tracer = Tracer::default();
+            let sent = owner.options.spool.as_ref().filter(|keep| keep.spans);
+            let mut tracer = Tracer::new(sent.map(|_| owner.created));
             for (key, row) in &contents.traces {
                 let read = of_row_key(key).is_some_and(|key| tracer.restore(key, row));
                 damaged += u32::from(!read);
@@ -662,6 +663,7 @@ impl Owner {
             sessions,
             tree,
             aggregates: self.aggregates.clone(),
+            exemplars: self.tracer.as_ref().map(Tracer::exemplars).unwrap_or_default(),
             thresholds: self.options.thresholds,
             capabilities: self.capabilities.clone(),
             pushed: self.options.pushed,

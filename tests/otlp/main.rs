@@ -8,6 +8,7 @@ mod common;
 mod answers;
 mod collector;
 mod encoded;
+mod exemplars;
 mod replayed;
 mod restarts;
 mod settings;
