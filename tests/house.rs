@@ -79,6 +79,7 @@ const GUESTS: &[(&str, &[&str])] = &[
     ("opentelemetry_proto", &["otlp"]),
     ("opentelemetry_sdk", &["otlp"]),
     ("prost", &["otlp"]),
+    ("tracing_opentelemetry", &["otlp"]),
     ("tonic", &["otlp"]),
     ("tokio", &["store", "ingest", "otlp", "sources", "views", "notify", "app"]),
 ];

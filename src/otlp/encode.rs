@@ -77,6 +77,12 @@ impl Encoder {
         }
     }
 
+    /// The bytes of a request with spans that the SDK finished.
+    pub fn finished(&self, spans: Vec<SpanData>) -> Vec<u8> {
+        let resource_spans = group_spans_by_resource_and_scope(spans, &self.resource);
+        ExportTraceServiceRequest { resource_spans }.encode_to_vec()
+    }
+
     /// A request with these spans, in this order.
     pub fn spans(&self, spans: impl IntoIterator<Item = Span>) -> ExportTraceServiceRequest {
         let spans = spans.into_iter().map(|span| self.span(span)).collect();

@@ -31,7 +31,7 @@ use crate::session::orchestration;
 use crate::session::snapshot::Snapshot;
 use crate::session::{Aggregates, Thresholds};
 use crate::spans::{Outgoing, Tracer};
-use crate::telemetry::{Counter, Telemetry};
+use crate::telemetry::{Counter, OWN_TRACES, Telemetry};
 
 /// Shortest time between two publications.
 pub const PUBLISH_EVERY: Duration = Duration::from_millis(20);
@@ -425,6 +425,8 @@ impl Owner {
             }
             return;
         }
+        let _own =
+            tracing::info_span!(target: OWN_TRACES, "fold", events = batch.events.len() as i64).entered();
         let mut receipt = Receipt::default();
         for event in batch.events {
             if self.take_in(event, true) {

@@ -4,11 +4,14 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/running.rs"]
+mod running;
 
 mod answers;
 mod collector;
 mod encoded;
 mod exemplars;
+mod own;
 mod replayed;
 mod restarts;
 mod settings;
