@@ -276,6 +276,7 @@ fn expand(values: &str) -> Vec<Option<f64>> {
     out
 }
 
+#[expect(clippy::disallowed_methods, reason = "what is tested is the program")]
 fn run(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_agent-session-exporter")).arg("replay").args(arguments).output().unwrap()
 }
