@@ -81,6 +81,8 @@ const GUESTS: &[(&str, &[&str])] = &[
     ("prost", &["otlp"]),
     ("tracing_opentelemetry", &["otlp"]),
     ("tonic", &["otlp"]),
+    ("tonic_types", &["otlp"]),
+    ("tower", &["otlp"]),
     ("tokio", &["store", "ingest", "otlp", "sources", "views", "notify", "app"]),
 ];
 /// Code lines a file may have before its tests.

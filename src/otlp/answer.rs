@@ -7,6 +7,7 @@ use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceResp
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use prost::Message as _;
 
+use crate::event::Timestamp;
 use crate::spans::Signal;
 
 /// Longest answer that is read.
@@ -107,15 +108,19 @@ impl Answer {
         Self::Taken { rejected, message: message.unwrap_or_default().to_owned() }
     }
 
-    /// What a status of HTTP means, where it is no success.
-    pub(super) fn of_status(status: u16, after: Option<Duration>) -> Self {
+    /// What a status of HTTP means, where it is no success. Pages are shown by what stands in between: a proxy that misses
+    /// a certificate or has no way to the collector says nothing about the items.
+    pub(super) fn of_status(status: u16, kind: &str, after: Option<Duration>) -> Self {
         let why = Why::Status(status);
+        let is_page = kind.trim_start().to_ascii_lowercase().starts_with("text/html");
         match status {
             429 | 502 | 503 | 504 | 408 => Self::Later { why, after },
             413 => Self::TooLarge,
             // Another address, another login or another protocol is needed: somebody has to change a setting.
             300..=399 | 401 | 403 | 404 | 405 | 407 | 415 | 421 | 426 => Self::Misled(why),
+            500..=599 if is_page => Self::Later { why, after },
             500..=599 => Self::Failed(why),
+            _ if is_page => Self::Misled(why),
             _ => Self::Refused(why),
         }
     }
@@ -149,6 +154,17 @@ pub(super) fn bounded(after: Duration) -> Duration {
     after.min(MAX_RETRY_AFTER)
 }
 
+/// What the header Retry-After says: seconds or a date of HTTP.
+pub(super) fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
+    let text = text.trim();
+    if let Ok(seconds) = text.parse::<u64>() {
+        return Some(bounded(Duration::from_secs(seconds)));
+    }
+    let date = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?;
+    let ahead = u64::try_from(date.as_millisecond().saturating_sub(now.as_millis())).unwrap_or(0);
+    Some(bounded(Duration::from_millis(ahead)))
+}
+
 #[cfg(test)]
 mod tests {
     use opentelemetry_proto::tonic::collector::trace::v1::ExportTracePartialSuccess;
@@ -172,15 +188,20 @@ mod tests {
 
     #[test]
     fn only_what_is_wrong_with_items_loses_them() {
+        let of = |status, kind| Answer::of_status(status, kind, None);
         for status in [400, 409, 422] {
-            assert_eq!(Answer::of_status(status, None), Answer::Refused(Why::Status(status)));
+            assert_eq!(of(status, "application/x-protobuf"), Answer::Refused(Why::Status(status)));
+            assert_eq!(of(status, "text/html; charset=x"), Answer::Misled(Why::Status(status)), "a proxy");
         }
         for status in [301, 401, 403, 404, 405] {
-            assert_eq!(Answer::of_status(status, None), Answer::Misled(Why::Status(status)));
+            assert_eq!(of(status, ""), Answer::Misled(Why::Status(status)));
         }
+        assert_eq!(of(500, ""), Answer::Failed(Why::Status(500)));
+        assert_eq!(of(500, "text/html"), Answer::Later { why: Why::Status(500), after: None });
         let after = Some(Duration::from_secs(3));
         for status in [429, 502, 503, 504] {
-            assert_eq!(Answer::of_status(status, after), Answer::Later { why: Why::Status(status), after });
+            let later = Answer::Later { why: Why::Status(status), after };
+            assert_eq!(Answer::of_status(status, "", after), later);
         }
         use tonic::Code;
         let full = Answer::of_code(Code::ResourceExhausted, after);
@@ -188,5 +209,20 @@ mod tests {
         assert_eq!(Answer::of_code(Code::ResourceExhausted, None), Answer::TooLarge);
         assert_eq!(Answer::of_code(Code::Unauthenticated, None), Answer::Misled(Why::Code(16)));
         assert_eq!(Answer::of_code(Code::InvalidArgument, None), Answer::Refused(Why::Code(3)));
+    }
+
+    #[test]
+    fn servers_say_when_in_seconds_or_as_a_date() {
+        let now = Timestamp::parse("2026-11-30T03:00:00Z").unwrap();
+        let of = |text| retry_after(text, now);
+        assert_eq!(of("7"), Some(Duration::from_secs(7)));
+        assert_eq!(of(" 0 "), Some(Duration::ZERO));
+        assert_eq!(of("Mon, 30 Nov 2026 03:00:05 GMT"), Some(Duration::from_secs(5)));
+        assert_eq!(of("Mon, 30 Nov 2026 02:00:00 GMT"), Some(Duration::ZERO), "past");
+        assert_eq!(of("99999999999"), Some(MAX_RETRY_AFTER));
+        assert_eq!(of("Tue, 30 Nov 2027 03:00:05 GMT"), Some(MAX_RETRY_AFTER));
+        for nonsense in ["", "soon", "-5", "1.5"] {
+            assert_eq!(of(nonsense), None, "{nonsense}");
+        }
     }
 }

@@ -4,25 +4,32 @@
 use std::error::Error as _;
 use std::io;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf as _, BufMut as _, Bytes};
+use futures_util::future::BoxFuture;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
+use tonic::Status;
+use tonic::body::Body;
 use tonic::client::Grpc as Client;
 use tonic::codec::{Codec, CompressionEncoding, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
-use tonic::transport::{Channel, Endpoint, Uri};
-use tonic::{Request, Status};
+use tonic::transport::{Channel, Endpoint};
 use tonic_types::StatusExt as _;
+use tower::{BoxError, Service};
 
-use super::answer::{Answer, MAX_ANSWER, Why, bounded};
+use super::answer::{Answer, MAX_ANSWER, Why, bounded, retry_after};
 use super::send::{AGENT, SetupError};
 use super::settings::{CONNECT_WITHIN, Target};
 use super::tls;
+use crate::clock::Clock;
 use crate::spans::Signal;
 
 /// How often a quiet connection is asked whether it still is one.
@@ -32,11 +39,23 @@ const PONG_WITHIN: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub(super) struct Grpc {
-    channel: Channel,
+    channel: Checked,
     metadata: MetadataMap,
     gzip: bool,
     timeout: Duration,
 }
+
+/// A channel that tells answers of gRPC from those of whatever else there is.
+#[derive(Clone, Debug)]
+struct Checked {
+    channel: Channel,
+    clock: Clock,
+}
+
+/// An answer of HTTP alone, and what it means.
+#[derive(Debug, thiserror::Error)]
+#[error("not an answer of gRPC")]
+struct NotGrpc(Answer);
 
 /// A connection, with TLS or without.
 trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -49,7 +68,7 @@ struct Raw;
 
 impl Grpc {
     /// Has to be made inside a runtime.
-    pub(super) fn new(target: &Target) -> Result<Self, SetupError> {
+    pub(super) fn new(target: &Target, clock: Clock) -> Result<Self, SetupError> {
         let mut metadata = MetadataMap::new();
         for (name, value) in target.headers.iter() {
             let name = AsciiMetadataKey::from_bytes(name.to_ascii_lowercase().as_bytes())
@@ -58,7 +77,7 @@ impl Grpc {
             value.set_sensitive(true);
             metadata.insert(name, value);
         }
-        let channel = channel(target)?;
+        let channel = Checked { channel: channel(target)?, clock };
         Ok(Self { channel, metadata, gzip: target.gzip, timeout: target.timeout })
     }
 
@@ -77,9 +96,9 @@ impl Grpc {
         if self.gzip {
             client = client.send_compressed(CompressionEncoding::Gzip);
         }
-        let mut request = Request::new(body);
+        let mut request = tonic::Request::new(body);
         *request.metadata_mut() = self.metadata.clone();
-        client.ready().await.map_err(|e| Status::from_error(Box::new(e)))?;
+        client.ready().await.map_err(Status::from_error)?;
         let path = path(signal).parse().expect("these paths are valid");
         Ok(client.unary(request, path, Raw).await?.into_inner())
     }
@@ -133,7 +152,9 @@ fn channel(target: &Target) -> Result<Channel, SetupError> {
 fn of_status(status: &Status) -> Answer {
     // What the connection did has a cause; what the server said has none.
     if let Some(cause) = status.source() {
-        return if tls::is_cause(cause) {
+        return if let Some(other) = cause.downcast_ref::<NotGrpc>() {
+            other.0.clone()
+        } else if tls::is_cause(cause) {
             Answer::Misled(Why::Certificate)
         } else {
             Answer::Later { why: Why::Connection, after: None }
@@ -141,6 +162,36 @@ fn of_status(status: &Status) -> Answer {
     }
     let after = status.get_details_retry_info().and_then(|info| info.retry_delay).map(bounded);
     Answer::of_code(status.code(), after)
+}
+
+// === impl Checked ===
+
+impl Service<Request<Body>> for Checked {
+    type Response = Response<Body>;
+    type Error = BoxError;
+    type Future = BoxFuture<'static, Result<Response<Body>, BoxError>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.channel.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let (asked, clock) = (self.channel.call(request), self.clock);
+        Box::pin(async move {
+            let response = asked.await?;
+            let text = |name| response.headers().get(name).and_then(|v| v.to_str().ok());
+            let kind = text(CONTENT_TYPE).unwrap_or_default();
+            if kind.starts_with("application/grpc") {
+                return Ok(response);
+            }
+            let after = text(RETRY_AFTER).and_then(|text| retry_after(text, clock.now()));
+            let answer = match response.status().as_u16() {
+                200..=299 => Answer::Misled(Why::NotOtlp),
+                status => Answer::of_status(status, kind, after),
+            };
+            Err(NotGrpc(answer).into())
+        })
+    }
 }
 
 // === impl Raw ===

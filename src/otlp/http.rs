@@ -9,12 +9,11 @@ use reqwest::header::{
 };
 use reqwest::{Url, redirect};
 
-use super::answer::{Answer, MAX_ANSWER, Why, bounded};
+use super::answer::{Answer, MAX_ANSWER, Why, retry_after};
 use super::send::{AGENT, SetupError};
 use super::settings::{CONNECT_WITHIN, Target};
 use super::tls;
 use crate::clock::Clock;
-use crate::event::Timestamp;
 use crate::spans::Signal;
 
 #[derive(Debug)]
@@ -74,7 +73,7 @@ impl Http {
         let text = |name| response.headers().get(name).and_then(|v: &HeaderValue| v.to_str().ok());
         if !status.is_success() {
             let after = text(RETRY_AFTER).and_then(|text| retry_after(text, self.clock.now()));
-            return Answer::of_status(status.as_u16(), after);
+            return Answer::of_status(status.as_u16(), text(CONTENT_TYPE).unwrap_or_default(), after);
         }
         let kind = text(CONTENT_TYPE).unwrap_or_default().to_ascii_lowercase();
         let mut body = Vec::new();
@@ -112,36 +111,4 @@ fn of_error(error: &reqwest::Error) -> Answer {
     }
     let why = if error.is_timeout() { Why::Timeout } else { Why::Connection };
     Answer::Later { why, after: None }
-}
-
-/// Seconds or a date of HTTP.
-fn retry_after(text: &str, now: Timestamp) -> Option<Duration> {
-    let text = text.trim();
-    if let Ok(seconds) = text.parse::<u64>() {
-        return Some(bounded(Duration::from_secs(seconds)));
-    }
-    let date = jiff::fmt::rfc2822::DateTimeParser::new().parse_timestamp(text).ok()?;
-    let ahead = u64::try_from(date.as_millisecond().saturating_sub(now.as_millis())).unwrap_or(0);
-    Some(bounded(Duration::from_millis(ahead)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::answer::MAX_RETRY_AFTER;
-    use super::*;
-
-    #[test]
-    fn servers_say_when_in_seconds_or_as_a_date() {
-        let now = Timestamp::parse("2026-11-30T03:00:00Z").unwrap();
-        let of = |text| retry_after(text, now);
-        assert_eq!(of("7"), Some(Duration::from_secs(7)));
-        assert_eq!(of(" 0 "), Some(Duration::ZERO));
-        assert_eq!(of("Mon, 30 Nov 2026 03:00:05 GMT"), Some(Duration::from_secs(5)));
-        assert_eq!(of("Mon, 30 Nov 2026 02:00:00 GMT"), Some(Duration::ZERO), "past");
-        assert_eq!(of("99999999999"), Some(MAX_RETRY_AFTER));
-        assert_eq!(of("Tue, 30 Nov 2027 03:00:05 GMT"), Some(MAX_RETRY_AFTER));
-        for nonsense in ["", "soon", "-5", "1.5"] {
-            assert_eq!(of(nonsense), None, "{nonsense}");
-        }
-    }
 }

@@ -47,7 +47,7 @@ impl Transport {
     pub fn new(target: &Target, clock: Clock) -> Result<Self, SetupError> {
         Ok(Self(match target.protocol {
             Protocol::Http => Way::Http(Http::new(target, clock)?),
-            Protocol::Grpc => Way::Grpc(Grpc::new(target)?),
+            Protocol::Grpc => Way::Grpc(Grpc::new(target, clock)?),
         }))
     }
 

@@ -158,10 +158,11 @@ impl Senders<'_> {
 async fn discard(signal: Signal, reader: SpoolReader, telemetry: Arc<Telemetry>) {
     let mut after = None;
     while let Ok(waiting) = reader.oldest(signal, after, 1024, MAX_STORED).await {
-        let Some(last) = waiting.last() else { break };
+        let Some(last) = waiting.items.last() else { break };
         after = Some(last.number);
-        telemetry.otlp_items.with_label_values(&[signal.as_str(), "dropped"]).inc_by(waiting.len() as u64);
-        reader.left(waiting.iter().map(|w| w.number).collect()).await;
+        let n = waiting.items.len() as u64;
+        telemetry.otlp_items.with_label_values(&[signal.as_str(), "dropped"]).inc_by(n);
+        reader.left(waiting.items.iter().map(|w| w.number).collect()).await;
     }
 }
 
@@ -190,8 +191,8 @@ impl Sender {
         loop {
             let state = *self.state.borrow_and_update();
             let read = self.reader.oldest(self.signal, self.after, self.most, MAX_STORED).await;
-            let waiting = match read {
-                Ok(waiting) => waiting,
+            let (waiting, more) = match read {
+                Ok(oldest) => (oldest.items, oldest.more),
                 Err(e) => {
                     // The store says more when it cannot be written either.
                     tracing::debug!(error = %e, "the spool cannot be read");
@@ -208,10 +209,11 @@ impl Sender {
                 }
                 continue;
             }
-            if waiting.len() < self.most && !state.last && self.tries == 0 {
+            let missing = self.most.saturating_sub(waiting.len()) as u64;
+            if missing > 0 && !more && !state.last && self.tries == 0 {
                 let until = *first_seen.get_or_insert_with(Instant::now) + self.batching.delay;
                 if Instant::now() < until {
-                    self.gather(until).await;
+                    self.gather(until, state.next + missing).await;
                     continue;
                 }
             }
@@ -224,11 +226,10 @@ impl Sender {
         }
     }
 
-    /// Waits for more, until a request is full or this moment comes.
-    async fn gather(&mut self, until: Instant) {
-        let full = self.most as u64;
+    /// Waits for more, until a request may be full, as so many came, or this moment comes.
+    async fn gather(&mut self, until: Instant, full: u64) {
         let state = &mut self.state;
-        let more = async move { state.wait_for(|s| s.items >= full || s.last).await.is_ok() };
+        let more = async move { state.wait_for(|s| s.next >= full || s.last).await.is_ok() };
         if let Ok(false) = tokio::time::timeout_at(until, more).await {
             // Nobody will say more.
             tokio::time::sleep_until(until).await;

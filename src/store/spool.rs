@@ -43,7 +43,7 @@ pub struct Keep {
 pub struct Stored {
     /// Number of the next item.
     pub next: u64,
-    /// Items.
+    /// Items that wait.
     pub items: u64,
 }
 
@@ -79,7 +79,7 @@ pub struct Message {
 pub struct State {
     /// Items that wait.
     pub items: u64,
-    /// Items that ever came, so that a change of it says that there are new ones.
+    /// Number of the next item: what it grows by came since.
     pub next: u64,
     /// Nothing more will come.
     pub last: bool,
@@ -92,6 +92,15 @@ pub struct Waiting {
     pub number: u64,
     /// The item; none if it cannot be read.
     pub item: Option<Outgoing>,
+}
+
+/// The oldest items of a signal.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Oldest {
+    /// The items, oldest first.
+    pub items: Vec<Waiting>,
+    /// Whether there are others behind them.
+    pub more: bool,
 }
 
 /// The state file cannot be read now; a later try may succeed.
@@ -303,7 +312,7 @@ impl SpoolReader {
         after: Option<u64>,
         most: usize,
         most_bytes: usize,
-    ) -> Result<Vec<Waiting>, ReadFailed> {
+    ) -> Result<Oldest, ReadFailed> {
         let db = self.db.clone();
         let read = move || read(&db, signal, after, most, most_bytes);
         match tokio::task::spawn_blocking(read).await {
@@ -342,8 +351,8 @@ fn read(
     after: Option<u64>,
     most: usize,
     most_bytes: usize,
-) -> Result<Vec<Waiting>, redb::Error> {
-    let mut found = Vec::new();
+) -> Result<Oldest, redb::Error> {
+    let mut found = Oldest::default();
     let mut bytes = 0;
     let mut from = after.map_or(0, |n| n.saturating_add(1));
     loop {
@@ -361,12 +370,14 @@ fn read(
             if signal_of(row.value()) != signal {
                 continue;
             }
-            if found.len() == most || (bytes + row.value().len() > most_bytes && !found.is_empty()) {
+            let is_full = bytes + row.value().len() > most_bytes && !found.items.is_empty();
+            if is_full || found.items.len() == most {
+                found.more = true;
                 return Ok(found);
             }
             bytes += row.value().len();
             let item = postcard::from_bytes(row.value()).ok();
-            found.push(Waiting { number: number.value(), item });
+            found.items.push(Waiting { number: number.value(), item });
         }
         if seen < LOOK_THROUGH {
             return Ok(found);

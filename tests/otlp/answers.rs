@@ -1,6 +1,6 @@
 //! Every answer a collector can give, over both protocols: what arrives, what waits, what is lost, and what is counted.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agent_session_exporter::otlp::Protocol;
 use agent_session_exporter::spans::Outgoing;
@@ -68,6 +68,19 @@ fn what_is_no_answer_of_a_collector_does_not_make_spans_vanish() {
     assert_eq!(collector.memory.spans(), encoded(0..30));
     assert_eq!(counts(&exporter), [30, 0, 0, 0]);
     exporter.end();
+}
+
+#[test]
+fn a_page_of_a_proxy_says_nothing_about_the_items() {
+    // Whatever its status, over both protocols: nginx answers so where it misses a certificate.
+    for protocol in BOTH {
+        let pages = [400, 401, 500, 503].map(|status| Say::Page(status, "<html>no</html>"));
+        let (collector, exporter) = told(protocol, pages.to_vec());
+        assert_eq!(collector.memory.spans(), encoded(0..30), "{protocol:?}");
+        assert_eq!(collector.memory.requests().len(), 5, "{protocol:?}");
+        assert_eq!(counts(&exporter), [30, 0, 0, 0], "{protocol:?}");
+        exporter.end();
+    }
 }
 
 #[test]
@@ -181,6 +194,25 @@ fn a_refused_connection_is_waited_out() {
         assert_eq!(collector.memory.spans(), encoded(0..250), "{protocol:?}");
         exporter.end();
     }
+}
+
+#[test]
+fn items_of_which_few_fill_a_request_do_not_wait_for_each_other() {
+    let collector = Collector::start();
+    let mut env = env(collector.address, Protocol::Http);
+    env.insert("OTEL_BSP_SCHEDULE_DELAY".to_owned(), "2000".to_owned());
+    let exporter = Exporter::start(&Disk::default(), &env);
+    let large = (0..60).map(|n| {
+        let name = "x".repeat(40_000);
+        Outgoing::Span(agent_session_exporter::spans::Span { name, ..span(n) })
+    });
+    let started = Instant::now();
+    exporter.put(large);
+    exporter.until_empty();
+    let requests = collector.memory.requests().len();
+    assert!((8..=12).contains(&requests), "{requests} requests");
+    assert!(started.elapsed() < Duration::from_secs(9), "{:?}", started.elapsed());
+    exporter.end();
 }
 
 #[test]

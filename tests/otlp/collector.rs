@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
-use axum::response::{IntoResponse as _, Response};
+use axum::middleware::Next;
+use axum::response::{Html, IntoResponse as _, Response};
 use opentelemetry_proto::tonic::collector::logs::v1::logs_service_server::{LogsService, LogsServiceServer};
 use opentelemetry_proto::tonic::collector::logs::v1::{
     ExportLogsPartialSuccess, ExportLogsServiceRequest, ExportLogsServiceResponse,
@@ -45,6 +46,8 @@ pub(crate) enum Say {
     Status(u16, Option<(&'static str, String)>, Code, Option<Duration>),
     /// A body that is no answer, with its kind.
     Body(Vec<u8>, &'static str),
+    /// A page in HTML with this status, whatever protocol was asked in.
+    Page(u16, &'static str),
 }
 
 /// A request as it came.
@@ -98,6 +101,11 @@ impl Memory {
         self.0.lock().unwrap().requests.clone()
     }
 
+    /// Requests that were not taken.
+    pub(crate) fn cut(&self) -> usize {
+        self.0.lock().unwrap().requests.iter().filter(|r| !r.taken).count()
+    }
+
     /// Spans of the requests that were taken, in the order in which they came.
     pub(crate) fn spans(&self) -> Vec<Span> {
         let inner = self.0.lock().unwrap();
@@ -107,6 +115,15 @@ impl Memory {
     pub(crate) fn logs(&self) -> Vec<LogRecord> {
         let inner = self.0.lock().unwrap();
         inner.requests.iter().filter(|r| r.taken).flat_map(|r| r.logs.clone()).collect()
+    }
+
+    /// The page that comes next, if one does.
+    fn page(&self) -> Option<(u16, &'static str)> {
+        let mut inner = self.0.lock().unwrap();
+        let Some(Say::Page(status, text)) = inner.script.front().cloned() else { return None };
+        inner.script.pop_front();
+        inner.requests.push(Request { at: Some(Instant::now()), ..Request::default() });
+        Some((status, text))
     }
 
     fn note(&self, mut request: Request) -> Say {
@@ -146,6 +163,7 @@ impl Collector {
             .route("/own/path", axum::routing::post(over_http))
             .with_state(memory.clone());
         let router = Routes::new(traces).add_service(logs).into_axum_router().merge(router);
+        let router = router.layer(axum::middleware::from_fn_with_state(memory.clone(), pages));
         runtime.spawn(async move { axum::serve(listener, router).await });
         Self { address, memory, runtime: Some(runtime) }
     }
@@ -206,6 +224,13 @@ fn texts(headers: &HeaderMap) -> Vec<(String, String)> {
     headers.iter().map(|(n, v)| (n.as_str().to_owned(), text(v))).collect()
 }
 
+async fn pages(State(memory): State<Memory>, request: axum::extract::Request, next: Next) -> Response {
+    match memory.page() {
+        Some((status, text)) => (StatusCode::from_u16(status).unwrap(), Html(text)).into_response(),
+        None => next.run(request).await,
+    }
+}
+
 async fn over_http(State(memory): State<Memory>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
     let mut bytes = body.to_vec();
     if headers.get(header::CONTENT_ENCODING).is_some_and(|v| v == "gzip") {
@@ -247,6 +272,7 @@ async fn over_http(State(memory): State<Memory>, uri: Uri, headers: HeaderMap, b
             }
         }
         Say::Body(body, kind) => ([(header::CONTENT_TYPE, kind)], body).into_response(),
+        Say::Page(..) => unreachable!("it was answered before"),
     }
 }
 
@@ -265,6 +291,7 @@ async fn over_grpc(say: Say) -> Result<Option<(i64, String)>, Status> {
             Err(Status::with_error_details(code, "told so", ErrorDetails::with_retry_info(delay)))
         }
         Say::Body(body, _) => Ok(Some((0, "x".repeat(body.len())))),
+        Say::Page(..) => unreachable!("it was answered before"),
     }
 }
 

@@ -76,7 +76,7 @@ fn lived(keep: Keep) -> (Exemplars, Vec<Span>) {
         std::thread::sleep(Duration::from_secs(2));
     }
     let waiting = runtime.block_on(life.store.spool.oldest(Signal::Traces, None, 10, usize::MAX)).unwrap();
-    let spans = waiting.into_iter().filter_map(|w| match w.item {
+    let spans = waiting.items.into_iter().filter_map(|w| match w.item {
         Some(Outgoing::Span(span)) => Some(span),
         _ => None,
     });

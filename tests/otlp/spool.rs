@@ -21,7 +21,7 @@ fn put(life: &Life, items: Vec<Outgoing>) {
 /// Numbers of what waits.
 fn waiting(life: &Life, signal: Signal) -> Vec<u64> {
     let read = runtime().block_on(life.store.spool.oldest(signal, None, usize::MAX, usize::MAX));
-    read.unwrap().iter().map(|w| w.number).collect()
+    read.unwrap().items.iter().map(|w| w.number).collect()
 }
 
 fn dropped(life: &Life, signal: &str) -> u64 {
@@ -40,7 +40,8 @@ fn what_was_put_is_there_after_a_crash_and_what_left_is_not() {
     assert_eq!(waiting(&life, Signal::Traces), [3, 4, 6, 7, 8, 9]);
     assert_eq!(life.telemetry.otlp_spool_items.get(), 6);
     let read = runtime().block_on(life.store.spool.oldest(Signal::Traces, Some(4), 2, usize::MAX)).unwrap();
-    let items: Vec<_> = read.into_iter().filter_map(|w| w.item).collect();
+    assert!(read.more, "there is an eighth");
+    let items: Vec<_> = read.items.into_iter().filter_map(|w| w.item).collect();
     assert_eq!(items, [Outgoing::Span(span(6)), Outgoing::Span(span(7))]);
     // Numbers go on behind what waits.
     put(&life, spans(10..11));

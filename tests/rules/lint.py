@@ -29,7 +29,10 @@ IDENTITY = {
     "alertname", "severity", "category", "job", "instance", "source", "project", "session", "orchestration", "spec",
     "model", "provider", "endpoint", "store",
 }
-MORE_IDENTITY = {"AgentSessionExporterEvicting": {"reason"}}
+MORE_IDENTITY = {
+    "AgentSessionExporterEvicting": {"reason"},
+    "AgentSessionExporterSpansDropped": {"signal", "result"},
+}
 
 # Alert: how long it waits, severity, category. Twice for those of two severities.
 TABLE = """
@@ -67,6 +70,7 @@ AgentSessionExporterSourceDown 5m warning exporter
 AgentSessionExporterSourceDown 5m critical exporter
 AgentSessionExporterOverlap 5m warning exporter
 AgentSessionExporterEvicting 0 warning exporter
+AgentSessionExporterSpansDropped 0 warning exporter
 AgentSessionExporterDecodeErrors 0 warning exporter
 AgentSessionExporterUnknownRecordsRising 30m info exporter
 AgentSessionExporterWatcherDegraded 15m info exporter
