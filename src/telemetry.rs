@@ -16,6 +16,10 @@ pub const PREFIX: &str = "agent_session_exporter_";
 /// Distinct kinds of unknown records that get a series of their own, per process; others count as `other`.
 const MAX_UNKNOWN_KINDS: usize = 50;
 
+/// Target of the spans that the exporter makes of its own work. Nothing listens to it unless that is asked for. Their
+/// numbers are signed: unsigned ones would be sent as texts.
+pub const OWN_TRACES: &str = "own_traces";
+
 /// One counter of a family.
 pub type Counter = IntCounter;
 

@@ -1,6 +1,8 @@
 //! The exposition: goldens of hand-made sessions, bounds on series, modes, caps and grace, hostile labels. Goldens
 //! lie in `tests/golden/metrics`; `BLESS=1` renews them.
 
+#[path = "metrics/exemplars.rs"]
+mod exemplars;
 #[path = "common/exposition.rs"]
 mod exposition;
 #[path = "common/world.rs"]

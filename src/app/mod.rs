@@ -20,7 +20,9 @@ use axum::response::{IntoResponse as _, Response};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _};
 
 use crate::clock::Clock;
 use crate::config::Config;
@@ -28,14 +30,14 @@ use crate::docs::FamilyDoc;
 use crate::event;
 use crate::event::reduce::Runners;
 use crate::event::{Batch, Name, Reducer, SourceId};
-use crate::otlp::{Backoff, Senders};
+use crate::otlp::{Backoff, Encoder, OwnTraces, Senders};
 use crate::session::Thresholds;
 use crate::sources;
 use crate::sources::{LIST, SourceDef, push};
 use crate::store;
 use crate::store::Store;
 use crate::store::spool::Keep;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{OWN_TRACES, Telemetry};
 use crate::views::families::{self, Family};
 use crate::views::guard::{AllowedHosts, guard};
 use crate::views::http::{self, Api, RenderMetrics};
@@ -72,15 +74,21 @@ struct Core {
 /// # Errors
 /// When an address, the state folder or a file named in the configuration cannot be used.
 pub fn serve(config: Config) -> anyhow::Result<()> {
-    start_logging(&config);
+    let own = own_traces(&config);
+    start_logging_with(&config, own.as_ref());
     runtime()?.block_on(async {
         let listeners = listen(&config).await?;
         let opened = open_store(&config)?;
         let mut core = Core::start(&config, opened.0, opened.1, &running_sources(&config))?;
         core.start_senders(&config)?;
+        core.send_own_traces(&config, own.as_ref())?;
         core.start_sources(&config);
         greet(&config, &listeners, &found(&config));
-        run(config, core, listeners).await
+        let ended = run(config, core, listeners).await;
+        if let Some(own) = own {
+            own.shut_down().await;
+        }
+        ended
     })
 }
 
@@ -111,15 +119,25 @@ fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
         .context("the runtime cannot be started")
 }
 
+/// Traces of the exporter itself, where they are wanted and go somewhere.
+fn own_traces(config: &Config) -> Option<OwnTraces> {
+    let target = config.otlp.settings.traces.as_ref().filter(|_| config.otlp.own_traces)?;
+    Some(OwnTraces::new(target.batching))
+}
+
 fn start_logging(config: &Config) {
+    start_logging_with(config, None);
+}
+
+fn start_logging_with(config: &Config, own: Option<&OwnTraces>) {
     // Libraries stay at warn: what they log of their own is not written with content in mind.
     let filter = EnvFilter::new(format!("warn,agent_session_exporter={}", config.log));
-    let logging = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let logging = tracing_subscriber::fmt::layer()
         .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr);
+        .with_writer(std::io::stderr)
+        .with_filter(filter);
     // A second start in one process (tests) keeps the first.
-    let _ = logging.try_init();
+    let _ = tracing_subscriber::registry().with(logging).with(own.map(OwnTraces::layer)).try_init();
 }
 
 /// Sources that are switched on and run by themselves.
@@ -297,7 +315,9 @@ fn metrics(config: &Config, core: &Core) -> RenderMetrics {
     Arc::new(move |snapshot, now, headers: &HeaderMap| -> Response {
         let text = |name| headers.get(name).and_then(|v: &HeaderValue| v.to_str().ok());
         let format = Format::negotiate(text(header::ACCEPT));
+        let own = tracing::info_span!(target: OWN_TRACES, "scrape", bytes = tracing::field::Empty).entered();
         let body = renderer.body(snapshot, now, format);
+        own.record("bytes", body.as_ref().len() as i64);
         let content_type = (header::CONTENT_TYPE, HeaderValue::from_static(format.content_type()));
         let vary = (header::VARY, HeaderValue::from_static("accept, accept-encoding"));
         if exposition::accepts_gzip(text(header::ACCEPT_ENCODING)) {
@@ -411,6 +431,20 @@ impl Core {
         };
         // The store's thread does not end before they do.
         drop(senders.start().context("OTLP")?);
+        Ok(())
+    }
+
+    /// Sends traces of the exporter itself where those of sessions go.
+    fn send_own_traces(&self, config: &Config, own: Option<&OwnTraces>) -> anyhow::Result<()> {
+        let settings = &config.otlp.settings;
+        match (own, &settings.traces) {
+            (Some(own), Some(target)) => {
+                let encoder = Encoder::new(&settings.resource(&instance(&self.reducer)));
+                own.send(target, encoder, self.clock).context("OTLP")?;
+            }
+            _ if config.otlp.own_traces => tracing::warn!("otlp.own_traces is on, but traces go nowhere"),
+            _ => {}
+        }
         Ok(())
     }
 

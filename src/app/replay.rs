@@ -1,11 +1,13 @@
-//! `replay`: recordings to what scrapes at equal intervals would have shown of them.
+//! `replay`: recordings to what scrapes at equal intervals would have shown of them, or to a trace store.
+
+mod traces;
 
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 
 use super::{offer_capabilities, owner_options, runners, series, start_logging};
 use crate::clock::Clock;
@@ -65,6 +67,8 @@ pub enum To {
     OpenMetrics,
     /// A file for `promtool test rules`.
     UnitTest,
+    /// Nothing: spans and records of steps are sent by OTLP.
+    Otlp,
 }
 
 // === impl Moment ===
@@ -101,23 +105,20 @@ pub fn duration_ms(text: &str) -> Option<i64> {
     (!text.is_empty() && total < 1e15).then_some(total as i64)
 }
 
-/// Plays recordings and writes what scrapes would have shown.
+/// Plays recordings and writes what scrapes would have shown, or sends what they tell.
 ///
 /// # Errors
-/// When a file cannot be read, nothing in them has a time, or the output cannot be written.
+/// When a file cannot be read, nothing in them has a time, the output cannot be written, or a collector does not take
+/// everything.
 pub fn replay(config: Config, wanted: Replay) -> anyhow::Result<()> {
     start_logging(&config);
+    if wanted.to == To::Otlp {
+        return traces::send(&config, &wanted);
+    }
     let telemetry = Arc::new(Telemetry::new());
     let reducer = Arc::new(Reducer::new([0; 16], runners(&config)));
-    let files = by_source(&wanted)?;
-    let sources: Vec<&SourceDef> = files.iter().map(|(def, _)| *def).collect();
-    offer_capabilities(&telemetry, &sources);
-    let mut events = events(&config, files, &reducer, &telemetry)?;
-    // What became known at one moment stays in the order of its file.
-    events.sort_by_key(|(at, _)| *at);
-    let (Some((first, _)), Some((last, _))) = (events.first(), events.last()) else {
-        bail!("nothing in these files has a time");
-    };
+    let events = recorded(&config, &wanted, &reducer, &telemetry)?;
+    let (Some((first, _)), Some((last, _))) = (events.first(), events.last()) else { return Ok(()) };
     let (first, last) = (*first, *last);
     let moment = |moment: Moment| match moment {
         Moment::At(at) => at,
@@ -136,6 +137,23 @@ pub fn replay(config: Config, wanted: Replay) -> anyhow::Result<()> {
     let (series, samples) = history.size();
     tracing::info!(%start, %until, series, samples, "replayed");
     write(&history, &wanted)
+}
+
+/// What the files tell, in the order in which it became known.
+fn recorded(
+    config: &Config,
+    wanted: &Replay,
+    reducer: &Arc<Reducer>,
+    telemetry: &Arc<Telemetry>,
+) -> anyhow::Result<Vec<(Timestamp, Event)>> {
+    let files = by_source(wanted)?;
+    let sources: Vec<&SourceDef> = files.iter().map(|(def, _)| *def).collect();
+    offer_capabilities(telemetry, &sources);
+    let mut events = events(config, files, reducer, telemetry)?;
+    // What became known at one moment stays in the order of its file.
+    events.sort_by_key(|(at, _)| *at);
+    ensure!(!events.is_empty(), "nothing in these files has a time");
+    Ok(events)
 }
 
 /// Everything that the files tell.
@@ -243,6 +261,7 @@ fn write(history: &History, wanted: &Replay) -> anyhow::Result<()> {
         match wanted.to {
             To::OpenMetrics => history.write_openmetrics(&mut out)?,
             To::UnitTest => history.write_unit_test(&rules(wanted), &mut out)?,
+            To::Otlp => {}
         }
         out.flush()
     };

@@ -23,6 +23,9 @@ pub(super) fn arguments(command: Command) -> Command {
         .arg(text("label", "NAME=VALUE", "Label of every series, as a scrape would add job and instance").action(ArgAction::Append))
         .arg(text("to", "FORM", "openmetrics for `promtool tsdb create-blocks-from openmetrics`, unit-test for `promtool test rules`")
             .value_parser(["openmetrics", "unit-test"]).default_value("openmetrics"))
+        .arg(Arg::new("otlp").long("otlp").action(ArgAction::SetTrue)
+            .conflicts_with_all(["step", "from", "until", "label", "to", "rules", "output"])
+            .help("Write nothing; send spans and records of steps by OTLP, with the ids they have when they are sent live"))
         .arg(text("rules", "FILE", "Rules that the unit test loads").action(ArgAction::Append))
         .arg(text("output", "FILE", "File to write; without it standard output").value_parser(value_parser!(PathBuf)))
         .arg(Arg::new("file").value_name("FILE").required(true).num_args(1..)
@@ -45,7 +48,11 @@ pub(super) fn asked(given: &ArgMatches) -> Result<Replay, Failure> {
         from: moment("from")?,
         until: moment("until")?,
         labels: labels.collect::<Result<_, _>>()?,
-        to: if one("to").as_deref() == Some("unit-test") { To::UnitTest } else { To::OpenMetrics },
+        to: match one("to").as_deref() {
+            _ if given.get_flag("otlp") => To::Otlp,
+            Some("unit-test") => To::UnitTest,
+            _ => To::OpenMetrics,
+        },
         rules: all("rules"),
         output: given.get_one::<PathBuf>("output").cloned(),
     })

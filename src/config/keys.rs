@@ -281,6 +281,15 @@ pub const KEYS: &[Key] = &[
         flag: None,
         set: |c, _, v, _| value::number(v, 1024).map(|x| c.otlp.spool_max_bytes = x),
     },
+    Key {
+        path: "otlp.own_traces",
+        kind: Kind::Switch,
+        default: "false",
+        optional: false,
+        help: "Trace the exporter itself too: its commits, scrapes and batches, under a scope of their own.",
+        flag: None,
+        set: |c, _, v, _| value::switch(v).map(|x| c.otlp.own_traces = x),
+    },
     threshold(
         "thresholds.progressing_seconds",
         "300",

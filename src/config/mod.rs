@@ -131,6 +131,8 @@ pub struct Otlp {
     pub spool_max_items: u64,
     /// Bytes that may wait.
     pub spool_max_bytes: u64,
+    /// Whether the exporter traces itself.
+    pub own_traces: bool,
     /// What the standard variables say, with the endpoint from above.
     pub settings: Settings,
 }

@@ -14,9 +14,12 @@ use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::transform::common::tonic::{Attributes, ResourceAttributesWithSchema};
 use opentelemetry_proto::transform::trace::tonic::group_spans_by_resource_and_scope;
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
+use prost::Message as _;
 
 use crate::event::Timestamp;
-use crate::spans::{Context, Key, LogRecord, SCHEMA_URL, Span, SpanEvent, SpanId, TraceId, Value};
+use crate::spans::{
+    Context, Key, LogRecord, Outgoing, SCHEMA_URL, Signal, Span, SpanEvent, SpanId, TraceId, Value,
+};
 
 /// Name of the instrumentation scope of everything about agents.
 pub const SCOPE: &str = "agent_session_exporter";
@@ -51,6 +54,33 @@ impl Encoder {
     /// What the items are said by.
     pub fn scope(&self) -> proto::InstrumentationScope {
         proto::InstrumentationScope::from((&self.scope, None))
+    }
+
+    /// The bytes of a request with those of these items that belong to a signal, in this order.
+    pub fn request(&self, signal: Signal, items: Vec<Outgoing>) -> Vec<u8> {
+        let items = items.into_iter();
+        match signal {
+            Signal::Traces => {
+                let spans = items.filter_map(|item| match item {
+                    Outgoing::Span(span) => Some(span),
+                    Outgoing::Log(_) => None,
+                });
+                self.spans(spans).encode_to_vec()
+            }
+            _ => {
+                let records = items.filter_map(|item| match item {
+                    Outgoing::Log(record) => Some(record),
+                    Outgoing::Span(_) => None,
+                });
+                self.logs(records).encode_to_vec()
+            }
+        }
+    }
+
+    /// The bytes of a request with spans that the SDK finished.
+    pub fn finished(&self, spans: Vec<SpanData>) -> Vec<u8> {
+        let resource_spans = group_spans_by_resource_and_scope(spans, &self.resource);
+        ExportTraceServiceRequest { resource_spans }.encode_to_vec()
     }
 
     /// A request with these spans, in this order.

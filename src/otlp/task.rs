@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use prost::Message as _;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -21,7 +20,7 @@ use crate::store::spool::{SpoolReader, State, Waiting};
 use crate::telemetry::Telemetry;
 
 /// Longest request that is sent with more than one item in it; many servers take 4 MiB.
-const MAX_REQUEST: usize = 2 << 20;
+pub const MAX_REQUEST: usize = 2 << 20;
 /// Bytes of the items of one request as they lie in the spool, where names of attributes are single bytes.
 const MAX_STORED: usize = 256 << 10;
 /// A server that fails over the same items so often will never take them.
@@ -109,7 +108,7 @@ impl Default for Backoff {
 
 impl Backoff {
     /// The pause after so many tries: half of it is left to chance, so that senders do not come back all at once.
-    fn pause(self, tries: u32) -> Duration {
+    pub fn pause(self, tries: u32) -> Duration {
         let whole = self.first.saturating_mul(1 << tries.min(16)).min(self.longest);
         let chance = std::hash::RandomState::new().build_hasher().finish() as f64 / u64::MAX as f64;
         whole.mul_f64(0.5 + chance / 2.0)
@@ -259,7 +258,7 @@ impl Sender {
         let next = if n == 0 {
             Next::Gone
         } else {
-            let body = self.encode(items);
+            let body = Bytes::from(self.encoder.request(self.signal, items));
             let answer = if body.len() > MAX_REQUEST && n > 1 {
                 Answer::TooLarge
             } else {
@@ -277,27 +276,6 @@ impl Sender {
             self.reader.left(numbers).await;
         }
         next
-    }
-
-    fn encode(&self, items: Vec<Outgoing>) -> Bytes {
-        let items = items.into_iter();
-        let body = match self.signal {
-            Signal::Traces => {
-                let spans = items.filter_map(|item| match item {
-                    Outgoing::Span(span) => Some(span),
-                    Outgoing::Log(_) => None,
-                });
-                self.encoder.spans(spans).encode_to_vec()
-            }
-            _ => {
-                let records = items.filter_map(|item| match item {
-                    Outgoing::Log(record) => Some(record),
-                    Outgoing::Span(_) => None,
-                });
-                self.encoder.logs(records).encode_to_vec()
-            }
-        };
-        body.into()
     }
 
     /// What an answer means for the `n` items it is about.

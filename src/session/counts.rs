@@ -356,10 +356,14 @@ impl Histogram {
         self.buckets.iter().sum()
     }
 
-    fn observe(&mut self, ms: u64) {
+    /// The place of the bucket that counts so many milliseconds.
+    pub fn bucket_of(ms: u64) -> usize {
         let seconds = ms as f64 / 1000.0;
-        let bucket = BUCKETS.iter().position(|bound| seconds <= *bound).unwrap_or(BUCKETS.len());
-        self.buckets[bucket] += 1;
+        BUCKETS.iter().position(|bound| seconds <= *bound).unwrap_or(BUCKETS.len())
+    }
+
+    fn observe(&mut self, ms: u64) {
+        self.buckets[Self::bucket_of(ms)] += 1;
         self.sum_ms = self.sum_ms.saturating_add(ms);
     }
 }

@@ -2,10 +2,11 @@
 //!
 //! [`facts`] holds what is known, [`apply`] changes it event by event, [`window`] makes the order of arrival
 //! irrelevant within two seconds, [`signals`] tells loops from work, [`state`] derives the state at a moment, [`counts`] names what is counted over
-//! all sessions, [`notes`] says what spans are made of, [`snapshot`] is what views see.
+//! all sessions, [`exemplars`] holds examples of it, [`notes`] says what spans are made of, [`snapshot`] is what views see.
 
 pub mod apply;
 pub mod counts;
+pub mod exemplars;
 pub mod explain;
 pub mod facts;
 pub mod notes;

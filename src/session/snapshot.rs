@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::counts::Aggregates;
+use super::exemplars::Exemplars;
 use super::facts::Facts;
 use super::rollup::Rollup;
 use super::state::{Derived, Lost, Thresholds, derive};
@@ -23,6 +24,8 @@ pub struct Snapshot {
     pub tree: Arc<Tree>,
     /// Sums over all sessions.
     pub aggregates: Arc<Aggregates>,
+    /// Spans of what histograms count, where spans are sent.
+    pub exemplars: Arc<Exemplars>,
     /// Defaults of derived states.
     pub thresholds: Thresholds,
     /// What each built-in source can see by default.

@@ -24,6 +24,8 @@ pub(super) struct Parts {
     project: Option<Name>,
     cost_seen: bool,
     usage_seen: bool,
+    /// Whether its runs are measured: it is no sub-agent, and no orchestrator's.
+    pub(super) measured: bool,
 }
 
 // === impl Parts ===
@@ -39,6 +41,7 @@ impl Parts {
             project: facts.project.clone(),
             cost_seen: facts.usage.cost_seen,
             usage_seen: facts.usage.seen,
+            measured: facts.parent.is_none() && !facts.is_orchestrated(),
         }
     }
 

@@ -3,6 +3,7 @@
 //! nor network.
 
 mod build;
+mod exemplars;
 mod names;
 mod parts;
 mod run;

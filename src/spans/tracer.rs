@@ -7,15 +7,17 @@
 mod tell;
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::build::{self, Parts};
 use super::parts;
 use super::run::{Mark, MarkOf, Place, Run};
-use super::{Context, Link, Outgoing, SpanId, TraceId};
+use super::{Context, Link, Outgoing, SpanId, TraceId, exemplars};
 use crate::event::{CallOutcome, Id, OrchestrationState, SessionId, SourceId, Timestamp};
 use crate::session::Facts;
+use crate::session::exemplars::Exemplars;
 use crate::session::facts::OpenCall;
 use crate::session::notes::{Ended, Note, RunKey, RunOutcome, What, key_of};
 use crate::session::orchestration::Orchestration;
@@ -44,6 +46,7 @@ pub struct Tracer {
     dirty: HashSet<Key>,
     /// Spans that could not be told, since the last call.
     lost: u64,
+    pub(super) exemplars: Arc<Exemplars>,
 }
 
 /// One session.
@@ -230,6 +233,10 @@ impl Tracer {
             };
             let Some(trace) = self.traces.get_mut(key) else { return };
             if let Some(outgoing) = trace.tell(key, &waiting, place, links, now) {
+                if waiting.observed {
+                    let run = waiting.parts.as_ref().is_none_or(|parts| parts.measured);
+                    exemplars::take(&mut self.exemplars, &key.0, &waiting.note.what, run, &outgoing);
+                }
                 out.push((waiting.due, outgoing));
             }
         }

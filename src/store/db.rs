@@ -14,6 +14,7 @@ use redb::{
 
 use super::spool;
 use crate::event::{Cursor, Timestamp};
+use crate::telemetry::OWN_TRACES;
 
 /// Version of the tables and of what is in them. A file of another version is set aside.
 pub const FORMAT: u32 = 5;
@@ -204,6 +205,11 @@ pub fn prepare_folder(folder: &Path) -> io::Result<[u8; 16]> {
     }
 }
 
+/// The key of a folder, if it has one; none is made.
+pub fn known_key(folder: &Path) -> Option<[u8; 16]> {
+    read_key(&folder.join(KEY_FILE)).ok()
+}
+
 fn read_key(path: &Path) -> io::Result<[u8; 16]> {
     let mut key = [0; 16];
     let mut file = fs::File::open(path)?;
@@ -371,6 +377,8 @@ impl Db {
     /// # Errors
     /// The work is not durable; nothing of it is.
     pub fn commit(&mut self, work: &Work) -> Result<Option<spool::Written>, CommitFailed> {
+        let (cursors, checkpoint) = (work.cursors.len() as i64, work.checkpoint.is_some());
+        let _own = tracing::info_span!(target: OWN_TRACES, "commit", cursors, checkpoint).entered();
         // Out of its place while it is written: after an error or a panic it is not put back.
         let database = match self.database.take() {
             Some(database) => database,

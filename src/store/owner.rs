@@ -31,7 +31,7 @@ use crate::session::orchestration;
 use crate::session::snapshot::Snapshot;
 use crate::session::{Aggregates, Thresholds};
 use crate::spans::{Outgoing, Tracer};
-use crate::telemetry::{Counter, Telemetry};
+use crate::telemetry::{Counter, OWN_TRACES, Telemetry};
 
 /// Shortest time between two publications.
 pub const PUBLISH_EVERY: Duration = Duration::from_millis(20);
@@ -274,7 +274,8 @@ impl Owner {
         };
         if owner.options.traced {
             owner.sessions.take_notes();
-            let mut tracer = Tracer::default();
+            let sent = owner.options.spool.as_ref().filter(|keep| keep.spans);
+            let mut tracer = Tracer::new(sent.map(|_| owner.created));
             for (key, row) in &contents.traces {
                 let read = of_row_key(key).is_some_and(|key| tracer.restore(key, row));
                 damaged += u32::from(!read);
@@ -424,6 +425,8 @@ impl Owner {
             }
             return;
         }
+        let _own =
+            tracing::info_span!(target: OWN_TRACES, "fold", events = batch.events.len() as i64).entered();
         let mut receipt = Receipt::default();
         for event in batch.events {
             if self.take_in(event, true) {
@@ -662,6 +665,7 @@ impl Owner {
             sessions,
             tree,
             aggregates: self.aggregates.clone(),
+            exemplars: self.tracer.as_ref().map(Tracer::exemplars).unwrap_or_default(),
             thresholds: self.options.thresholds,
             capabilities: self.capabilities.clone(),
             pushed: self.options.pushed,

@@ -14,6 +14,7 @@ use prometheus::proto::{MetricFamily, MetricType};
 use crate::event::Timestamp;
 use crate::session::Snapshot;
 use crate::session::counts::{BUCKETS, Histogram};
+use crate::session::exemplars::Newest;
 use crate::telemetry::Telemetry;
 use crate::views::families::{
     self, Family, IDENTITY, Kind, Rows, SessionSink, SessionView, Sink, Totals, Value,
@@ -488,7 +489,7 @@ impl Sink for Keeper<'_> {
         self.keep(labels, value);
     }
 
-    fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram) {
+    fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram, _: Option<&Newest>) {
         let at = self.at;
         let parts = self.parts(labels);
         if parts.is_empty() {

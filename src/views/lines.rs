@@ -9,6 +9,7 @@ use std::io::Write as _;
 use std::ops::Range;
 
 use crate::session::counts::{BUCKETS, Histogram};
+use crate::session::exemplars::{Exemplar, Newest};
 use crate::views::families::session::FAMILIES;
 use crate::views::families::{IDENTITY, Rows, SessionSink, SessionView, Sink, Value};
 
@@ -64,6 +65,7 @@ struct ColumnSink<'a> {
 pub(super) struct TextSink<'a> {
     out: &'a mut Vec<u8>,
     name: &'a str,
+    exemplars: bool,
 }
 
 // === impl SessionLines ===
@@ -190,21 +192,31 @@ impl Sink for TextSink<'_> {
         self.line("", labels, None, value);
     }
 
-    fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram) {
+    fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram, newest: Option<&Newest>) {
         let mut below = 0;
         let buckets = BUCKETS.iter().zip(histogram.buckets).map(|(bound, n)| {
             below += n;
             (*bound, below)
         });
         let sum = Value::Millis(i64::try_from(histogram.sum_ms).unwrap_or(i64::MAX));
-        self.buckets(labels, buckets, histogram.count(), sum);
+        // What is no longer in a histogram is no example of it.
+        let counted = |at: usize| histogram.buckets[at] > 0;
+        let newest = newest.filter(|_| self.exemplars).copied().unwrap_or_default();
+        let newest = newest.into_iter().enumerate().map(|(at, one)| one.filter(|_| counted(at)));
+        self.buckets(labels, buckets, newest, histogram.count(), sum);
     }
 }
 
 impl<'a> TextSink<'a> {
     /// A sink for the family of this name.
     pub(super) fn new(out: &'a mut Vec<u8>, name: &'a str) -> Self {
-        Self { out, name }
+        Self { out, name, exemplars: false }
+    }
+
+    /// Buckets get examples, which only one of the formats knows.
+    pub(super) const fn with_exemplars(mut self, wanted: bool) -> Self {
+        self.exemplars = wanted;
+        self
     }
 
     /// The lines of one histogram.
@@ -212,6 +224,7 @@ impl<'a> TextSink<'a> {
         &mut self,
         labels: &[(&str, &str)],
         cumulative: impl Iterator<Item = (f64, u64)>,
+        mut newest: impl Iterator<Item = Option<Exemplar>>,
         count: u64,
         sum: Value,
     ) {
@@ -219,10 +232,29 @@ impl<'a> TextSink<'a> {
             // Always with a decimal point, as OpenMetrics wants it: a bound has one spelling in both formats, so
             // that a change of format makes no new series.
             self.line("_bucket", labels, Some(&format!("{bound:?}")), Value::Count(n));
+            self.exemplar(newest.next().flatten());
         }
         self.line("_bucket", labels, Some("+Inf"), Value::Count(count));
+        self.exemplar(newest.next().flatten());
         self.line("_sum", labels, None, sum);
         self.line("_count", labels, None, Value::Count(count));
+    }
+
+    /// An example, behind the last line.
+    fn exemplar(&mut self, exemplar: Option<Exemplar>) {
+        let Some(exemplar) = exemplar else { return };
+        let out = &mut *self.out;
+        let unended = |out: &mut Vec<u8>| out.truncate(out.len() - 1);
+        unended(out);
+        out.extend_from_slice(b" # {trace_id=\"");
+        write_hex(&exemplar.trace, out);
+        out.extend_from_slice(b"\",span_id=\"");
+        write_hex(&exemplar.span, out);
+        out.extend_from_slice(b"\"} ");
+        write_millis(i64::try_from(exemplar.ms).unwrap_or(i64::MAX), out);
+        unended(out);
+        out.push(b' ');
+        write_millis(exemplar.at.as_millis(), out);
     }
 
     fn line(&mut self, suffix: &str, labels: &[(&str, &str)], le: Option<&str>, value: Value) {
@@ -244,6 +276,11 @@ impl<'a> TextSink<'a> {
         out.push(b' ');
         write_value(value, out);
     }
+}
+
+fn write_hex(id: &[u8], out: &mut Vec<u8>) {
+    let digit = |n: u8| b"0123456789abcdef"[usize::from(n)];
+    id.iter().for_each(|byte| out.extend_from_slice(&[digit(byte >> 4), digit(byte & 15)]));
 }
 
 fn write_identity(session: &SessionView<'_>, out: &mut Vec<u8>) {

@@ -229,7 +229,10 @@ fn write_snapshot(
         let body = out.len();
         match family.rows {
             Rows::Session(..) => lines.write(at, family.name, out),
-            Rows::Totals(rows) => rows(totals, &mut TextSink::new(out, family.name)),
+            Rows::Totals(rows) => {
+                let sink = TextSink::new(out, family.name);
+                rows(totals, &mut sink.with_exemplars(format == Format::OpenMetrics));
+            }
             Rows::Orchestration(rows) => {
                 let mut sink = TextSink::new(out, family.name);
                 orchestrations.iter().for_each(|view| rows(view, &mut sink));
@@ -268,7 +271,7 @@ fn write_registered(family: &MetricFamily, format: Format, out: &mut Vec<u8>) {
                 let histogram = metric.get_histogram();
                 let buckets = histogram.get_bucket().iter().map(|b| (b.upper_bound(), b.cumulative_count()));
                 let sum = Value::Float(histogram.get_sample_sum());
-                sink.buckets(&labels, buckets, histogram.get_sample_count(), sum);
+                sink.buckets(&labels, buckets, std::iter::empty(), histogram.get_sample_count(), sum);
             }
             MetricType::COUNTER => sink.sample(&labels, Value::Float(metric.get_counter().get_value())),
             _ => sink.sample(&labels, Value::Float(metric.get_gauge().get_value())),

@@ -30,6 +30,14 @@ pub(crate) struct Sample {
     pub(crate) name: String,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) value: f64,
+    pub(crate) exemplar: Option<Exemplar>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Exemplar {
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) value: f64,
+    pub(crate) time: f64,
 }
 
 impl Sample {
@@ -82,7 +90,13 @@ pub(crate) fn parse(body: &[u8], dialect: Dialect) -> Result<Vec<Family>, String
         } else if line.starts_with('#') || line.is_empty() {
             return wrong("neither sample nor metadata");
         } else {
-            let sample = sample(line)?;
+            let (line, exemplar) = match line.split_once(" # ") {
+                Some((line, exemplar)) if dialect == Dialect::OpenMetrics => (line, Some(exemplar)),
+                Some(_) => return wrong("an exemplar in text"),
+                None => (line, None),
+            };
+            let mut sample = sample(line)?;
+            sample.exemplar = exemplar.map(|e| read_exemplar(e, &sample)).transpose()?;
             let Some(family) = families.last_mut().filter(|f| !f.kind.is_empty()) else {
                 return wrong("sample before its metadata");
             };
@@ -138,7 +152,22 @@ fn sample(line: &str) -> Result<Sample, String> {
         return Err(wrong("something behind the value"));
     }
     let value = value.parse().map_err(|_| wrong("not a number"))?;
-    Ok(Sample { name: name.to_owned(), labels, value })
+    Ok(Sample { name: name.to_owned(), labels, value, exemplar: None })
+}
+
+/// What stands behind ` # ` of a bucket: labels of 128 characters at most, a value within the bound, a time.
+fn read_exemplar(text: &str, of: &Sample) -> Result<Exemplar, String> {
+    let wrong = |what: &str| format!("{what}: {text}");
+    // The form is that of a sample without a name, with a time behind it.
+    let (rest, time) = text.rsplit_once(' ').ok_or_else(|| wrong("no time"))?;
+    let Sample { labels, value, .. } = sample(&format!("x{rest}"))?;
+    let time: f64 = time.parse().map_err(|_| wrong("time"))?;
+    let length: usize = labels.iter().map(|(n, v)| n.chars().count() + v.chars().count()).sum();
+    let bound: f64 = of.label("le").parse().map_err(|_| wrong("not on a bucket"))?;
+    if !of.name.ends_with("_bucket") || length > 128 || labels.is_empty() || value > bound {
+        return Err(wrong("not an exemplar of this bucket"));
+    }
+    Ok(Exemplar { labels, value, time })
 }
 
 /// The value up to its closing quote, and what follows.

@@ -9,6 +9,7 @@
     reason = "each test binary uses its part"
 )]
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -76,9 +77,21 @@ impl Exporter {
 
     /// The same with its log going somewhere.
     pub fn start_logging(home: &Path, state: &Path, extra: &[&str], log: Stdio) -> Self {
-        let address = format!("127.0.0.1:{}", free_port());
         let mut command = command(home, state);
-        command.args(["--web.listen-address", &address]).args(extra);
+        command.args(extra);
+        Self::spawn(command, log)
+    }
+
+    /// The same with these variables.
+    pub fn start_with(home: &Path, state: &Path, variables: &BTreeMap<String, String>) -> Self {
+        let mut command = command(home, state);
+        command.envs(variables);
+        Self::spawn(command, Stdio::null())
+    }
+
+    fn spawn(mut command: Command, log: Stdio) -> Self {
+        let address = format!("127.0.0.1:{}", free_port());
+        command.args(["--web.listen-address", &address]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
         let exporter = Self { child, address };
         let started = Instant::now();

@@ -30,6 +30,7 @@ pub fn options() -> store::Options {
         expected_scans: Vec::new(),
         file_sources: Vec::new(),
         read_only_agents: Vec::new(),
+        spool: None,
         folder: None,
         traced: true,
         spool: None,

@@ -4,12 +4,17 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/running.rs"]
+mod running;
 
 mod answers;
 mod collector;
 mod encoded;
+mod exemplars;
 mod made;
+mod own;
 mod program;
+mod replayed;
 mod restarts;
 mod settings;
 mod spool;

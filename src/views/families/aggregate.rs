@@ -12,8 +12,11 @@ use hashbrown::HashMap;
 use super::Kind::{Counter, Gauge, Histogram as Buckets};
 use super::Stability::Experimental;
 use super::{Family, Kind, Rows, SessionView, Sink, Value, orchestration};
-use crate::event::{CallOutcome, EndOutcome, Name, ProgressKind, Resolution, StepOutcome, TurnOutcome};
+use crate::event::{
+    CallOutcome, EndOutcome, Name, ProgressKind, Resolution, SourceId, StepOutcome, TurnOutcome,
+};
 use crate::session::counts::{Histogram, Observation, TokenKind};
+use crate::session::exemplars::Newest;
 use crate::session::orchestration::Orchestrated;
 use crate::session::{Count, Snapshot, State};
 
@@ -21,11 +24,20 @@ use crate::session::{Count, Snapshot, State};
 #[derive(Debug, Default)]
 pub struct Totals<'a> {
     sums: Vec<Sum<'a>>,
-    histograms: Vec<(Observation, &'a str, &'a Histogram)>,
+    histograms: Vec<Durations<'a>>,
     /// Root sessions by source, project; then by state.
     sessions: BTreeMap<(&'a str, &'a str), ByState>,
     /// Root sessions by source, model, provider; then by state.
     models: BTreeMap<(&'a str, &'a str, &'a str), ByState>,
+}
+
+/// A histogram with its examples.
+#[derive(Debug)]
+struct Durations<'a> {
+    what: Observation,
+    source: &'a str,
+    histogram: &'a Histogram,
+    newest: Option<&'a Newest>,
 }
 
 #[derive(Debug)]
@@ -97,9 +109,14 @@ impl<'a> Totals<'a> {
         }
         let row = |((count, source, project), value)| Sum { count, source, project, value };
         totals.sums = sums.into_iter().map(row).collect();
-        totals.histograms =
-            aggregates.histograms.iter().map(|((source, what), h)| (*what, source.as_str(), h)).collect();
-        totals.histograms.sort_unstable_by_key(|(what, source, _)| (*what, *source));
+        let durations = |(key, histogram): (&'a (SourceId, Observation), &'a Histogram)| Durations {
+            what: key.1,
+            source: key.0.as_str(),
+            histogram,
+            newest: snapshot.exemplars.of(key),
+        };
+        totals.histograms = aggregates.histograms.iter().map(durations).collect();
+        totals.histograms.sort_unstable_by_key(|d| (d.what, d.source));
         totals
     }
 
@@ -130,9 +147,9 @@ impl<'a> Totals<'a> {
         out: &mut dyn Sink,
         label: impl Fn(Observation) -> Option<(&'static str, &'static str)>,
     ) {
-        for (what, source, histogram) in &self.histograms {
-            if let Some(own) = label(*what) {
-                out.histogram(&[("source", source), own], histogram);
+        for durations in &self.histograms {
+            if let Some(own) = label(durations.what) {
+                out.histogram(&[("source", durations.source), own], durations.histogram, durations.newest);
             }
         }
     }

@@ -16,6 +16,7 @@ pub use self::orchestration::OrchestrationView;
 pub use self::session::SessionView;
 use crate::event::Timestamp;
 use crate::session::counts::Histogram;
+use crate::session::exemplars::Newest;
 
 /// Labels of every per-session series; families list only what they add.
 pub const IDENTITY: [&str; 3] = ["source", "project", "session"];
@@ -104,8 +105,8 @@ pub trait SessionSink {
 pub trait Sink {
     /// One sample.
     fn sample(&mut self, labels: &[(&str, &str)], value: Value);
-    /// The buckets, sum and count of one histogram.
-    fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram);
+    /// The buckets, sum and count of one histogram, with examples where there are any.
+    fn histogram(&mut self, labels: &[(&str, &str)], histogram: &Histogram, newest: Option<&Newest>);
 }
 
 // === impl Kind ===

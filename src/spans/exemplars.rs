@@ -1,0 +1,53 @@
+//! Spans as examples of what histograms count. Only spans that were told are: whoever follows one finds it.
+
+use std::sync::Arc;
+
+use super::{Outgoing, Tracer};
+use crate::event::{SourceId, Timestamp};
+use crate::session::counts::Observation;
+use crate::session::exemplars::{Exemplar, Exemplars};
+use crate::session::notes::{Ended, What};
+
+// === impl Tracer ===
+
+impl Tracer {
+    /// Nothing is under way. `exemplars_since`: since when histograms count, where they are to have examples.
+    pub fn new(exemplars_since: Option<Timestamp>) -> Self {
+        let mut tracer = Self::default();
+        tracer.exemplars = Arc::new(exemplars_since.map(Exemplars::since).unwrap_or_default());
+        tracer
+    }
+
+    /// Examples from what was told so far.
+    pub fn exemplars(&self) -> Arc<Exemplars> {
+        self.exemplars.clone()
+    }
+}
+
+/// What is told of something whose end was seen is an example of it. `measured`: runs of the session are.
+pub(super) fn take(
+    exemplars: &mut Arc<Exemplars>,
+    source: &SourceId,
+    what: &What,
+    measured: bool,
+    told: &Outgoing,
+) {
+    let Outgoing::Span(span) = told else { return };
+    if !exemplars.is_wanted() {
+        return;
+    }
+    let (observation, since) = match what {
+        // The fold measures runs that ended as turns do.
+        What::Run { since, end, .. } if measured => match end.outcome {
+            Ended::Turn(outcome) => (Observation::Turn(outcome), *since),
+            _ => return,
+        },
+        What::Step { step, .. } => (Observation::Step(step.kind), span.start),
+        What::Call { class, since, .. } => (Observation::Call(*class), *since),
+        What::Wait { kind, since, .. } => (Observation::Wait(*kind), *since),
+        _ => return,
+    };
+    let Ok(ms) = u64::try_from(span.end.since(since)) else { return };
+    let exemplar = Exemplar { trace: span.context.trace.0, span: span.context.span.0, ms, at: span.end };
+    Arc::make_mut(exemplars).take(source, observation, exemplar);
+}
