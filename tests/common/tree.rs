@@ -29,6 +29,7 @@ pub fn options() -> store::Options {
         expected_scans: Vec::new(),
         file_sources: Vec::new(),
         read_only_agents: Vec::new(),
+        spool: None,
         folder: None,
         traced: true,
     }
@@ -118,7 +119,9 @@ fn branch(
         let trace = numbers.get(&link.to.trace).map_or("?".to_owned(), usize::to_string);
         out.push_str(&format!("{indent}  -> {} in trace {trace}\n", link.relation));
     }
-    for log in logs.iter().filter(|l| l.context == Some(span.context)) {
+    // Of other events there is a test of its own.
+    let steps = logs.iter().filter(|l| l.name == "agent_session.step.started");
+    for log in steps.filter(|l| l.context == Some(span.context)) {
         out.push_str(&format!("{indent}  ~ {} at {}\n", log.name, at(log.time)));
     }
     for event in &span.events {
