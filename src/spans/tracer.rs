@@ -9,6 +9,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use serde::{Deserialize, Serialize};
 
 use super::build::{self, Parts};
+use super::events::Events;
 use super::{Context, Link, Outgoing, SpanEvent, SpanId, TraceId};
 use crate::event::reduce::stable_hash;
 use crate::event::{Id, SessionId, SourceId, Timestamp};
@@ -17,7 +18,7 @@ use crate::session::facts::OpenCall;
 use crate::session::notes::{Ended, Note, RunKey, RunOutcome, What, key_of};
 
 /// How long something is over before it is told.
-const SETTLED_MS: i64 = 5_000;
+pub(super) const SETTLED_MS: i64 = 5_000;
 /// Runs of one session that something may still be told of.
 const MAX_RUNS: usize = 8;
 /// Steps and calls of one run that others may hang on.
@@ -32,24 +33,26 @@ const SLACK_MS: i64 = 2_000;
 const MAX_DEPTH: usize = 32;
 
 type Key = (SourceId, SessionId);
+pub(super) type Owner = Key;
 
 /// Traces of all sessions that are under way.
 #[derive(Debug, Default)]
 pub struct Tracer {
-    traces: HashMap<Key, Trace>,
-    dirty: HashSet<Key>,
+    pub(super) traces: HashMap<Key, Trace>,
+    pub(super) dirty: HashSet<Key>,
     /// Spans that could not be told, since the last call.
     lost: u64,
 }
 
 /// One session.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Trace {
+pub(super) struct Trace {
     parent: Option<SessionId>,
     forked_from: Option<SessionId>,
     runs: VecDeque<Run>,
     waiting: Vec<Waiting>,
     told: VecDeque<u64>,
+    pub(super) events: Events,
 }
 
 /// One run of a session.
@@ -73,8 +76,8 @@ struct Run {
 
 /// Where a run hangs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Place {
-    context: Context,
+pub(super) struct Place {
+    pub(super) context: Context,
     parent: Option<SpanId>,
 }
 
@@ -126,10 +129,12 @@ impl Tracer {
                 again.swap_remove(at);
             } else {
                 self.lost += u64::from(!trace.note(&key, facts, note, now));
+                self.lost += u64::from(!trace.events.note(&key, note, now));
             }
         }
         for note in again {
             trace.take_back(&key, note);
+            trace.events.take_back(note);
         }
         self.dirty.insert(key);
     }
@@ -193,6 +198,7 @@ impl Tracer {
         let key = (facts.source.clone(), facts.session.clone());
         if let Some(trace) = self.traces.get_mut(&key) {
             trace.waiting.iter_mut().for_each(|w| w.due = now);
+            trace.events.hurry(now);
             self.dirty.insert(key);
         }
     }
@@ -204,17 +210,18 @@ impl Tracer {
 
     /// Whether anything is due by now.
     pub fn is_due(&self, now: Timestamp) -> bool {
-        self.traces.values().any(|trace| trace.waiting.iter().any(|w| w.due <= now))
+        self.traces.values().any(|trace| trace.is_due(now))
     }
 
     /// What is due by now, in the order in which it became so.
     pub fn drain(&mut self, now: Timestamp) -> Vec<Outgoing> {
-        let due = |trace: &Trace| trace.waiting.iter().any(|w| w.due <= now);
-        let mut keys: Vec<Key> = self.traces.iter().filter(|(_, t)| due(t)).map(|(k, _)| k.clone()).collect();
+        let mut keys: Vec<Key> =
+            self.traces.iter().filter(|(_, t)| t.is_due(now)).map(|(k, _)| k.clone()).collect();
         keys.sort();
         let mut out = Vec::new();
         for key in keys {
             self.drain_one(&key, now, &mut out);
+            self.drain_events(&key, now, &mut out);
             self.dirty.insert(key);
         }
         out.sort_by_key(|(due, _)| *due);
@@ -244,7 +251,7 @@ impl Tracer {
     }
 
     /// Where a run hangs; settled when it is asked for first.
-    fn place_of(&mut self, key: &Key, run: &(RunKey, u8), depth: usize) -> Option<Place> {
+    pub(super) fn place_of(&mut self, key: &Key, run: &(RunKey, u8), depth: usize) -> Option<Place> {
         let trace = self.traces.get(key)?;
         let at = trace.index_of(run)?;
         let found = &trace.runs[at];
@@ -321,7 +328,7 @@ impl Tracer {
     pub fn retain(&mut self, mut lives: impl FnMut(&SourceId, &SessionId) -> bool) {
         let Self { traces, dirty, .. } = self;
         traces.retain(|key, trace| {
-            let stays = !trace.waiting.is_empty() || lives(&key.0, &key.1);
+            let stays = !trace.waiting.is_empty() || !trace.events.is_empty() || lives(&key.0, &key.1);
             if !stays {
                 dirty.insert(key.clone());
             }
@@ -388,6 +395,15 @@ impl Trace {
         }
     }
 
+    fn is_due(&self, now: Timestamp) -> bool {
+        self.waiting.iter().any(|w| w.due <= now) || self.events.is_due(now)
+    }
+
+    /// The newest run with this name.
+    pub(super) fn newest(&self, key: &RunKey) -> Option<(RunKey, u8)> {
+        self.runs.iter().rfind(|run| run.key == *key).map(Run::id)
+    }
+
     fn index_of(&self, run: &(RunKey, u8)) -> Option<usize> {
         self.runs.iter().rposition(|known| known.key == run.0 && known.generation == run.1)
     }
@@ -401,6 +417,10 @@ impl Trace {
             | What::Hold { since, .. } => *since,
             _ => note.at,
         };
+        // Of these there are events, but no spans.
+        if matches!(note.what, What::Asked { .. } | What::PlanReady | What::VerificationFailed) {
+            return true;
+        }
         let Some(i) = self.run_of(note.run.as_ref(), note.run_since, began) else { return true };
         let run = &mut self.runs[i];
         let mut parts = None;
@@ -471,7 +491,7 @@ impl Trace {
                 }
                 return self.wait(i, note.clone(), observed, parts, now);
             }
-            What::Wait { .. } | What::Hold { .. } => {}
+            _ => {}
         }
         self.wait(i, note.clone(), true, parts.take(), now)
     }
@@ -526,7 +546,7 @@ impl Trace {
                     mark.until = None;
                 }
             }
-            What::Run { .. } | What::Call { .. } | What::Wait { .. } | What::Hold { .. } => {}
+            _ => {}
         }
     }
 
@@ -607,7 +627,7 @@ impl Trace {
                 let id = SpanId::of((key.0.as_str(), key.1.as_str(), "hold", since.as_millis()));
                 build::hold(key, within(id), over(*since), (*since, at), *reason, *attempt)
             }
-            What::TaskBegan(_) | What::Progress { .. } | What::Usage(_) => return None,
+            _ => return None,
         };
         let told = stable_hash(span.context.span.0);
         if self.told.contains(&told) {
