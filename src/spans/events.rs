@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::build::step_attributes;
-use super::tracer::{Owner, SETTLED_MS, Tracer};
+use super::tracer::{Owner, Run, SETTLED_MS, Tracer};
 use super::{Key, LogRecord, Outgoing, Value};
 use crate::event::reduce::stable_hash;
 use crate::event::{ProgressKind, Timestamp};
@@ -189,7 +189,10 @@ impl Tracer {
     pub(super) fn drain_events(&mut self, key: &Owner, now: Timestamp, out: &mut Vec<(Timestamp, Outgoing)>) {
         let due = self.traces.get_mut(key).map(|trace| trace.events.drain(now)).unwrap_or_default();
         for Waiting { due, run, mut record, .. } in due {
-            let run = run.and_then(|run| self.traces.get(key)?.newest(&run));
+            let run = run.and_then(|key_of_run| {
+                let runs = &self.traces.get(key)?.runs;
+                runs.iter().rfind(|run| run.key == key_of_run).map(Run::id)
+            });
             record.context = run.and_then(|run| self.place_of(key, &run, 0)).map(|place| place.context);
             record.observed = now;
             out.push((due, Outgoing::Log(record)));

@@ -49,7 +49,7 @@ pub struct Tracer {
 pub(super) struct Trace {
     parent: Option<SessionId>,
     forked_from: Option<SessionId>,
-    runs: VecDeque<Run>,
+    pub(super) runs: VecDeque<Run>,
     waiting: Vec<Waiting>,
     told: VecDeque<u64>,
     pub(super) events: Events,
@@ -57,8 +57,8 @@ pub(super) struct Trace {
 
 /// One run of a session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Run {
-    key: RunKey,
+pub(super) struct Run {
+    pub(super) key: RunKey,
     /// How often it came back after it was lost.
     generation: u8,
     since: Timestamp,
@@ -399,11 +399,6 @@ impl Trace {
         self.waiting.iter().any(|w| w.due <= now) || self.events.is_due(now)
     }
 
-    /// The newest run with this name.
-    pub(super) fn newest(&self, key: &RunKey) -> Option<(RunKey, u8)> {
-        self.runs.iter().rfind(|run| run.key == *key).map(Run::id)
-    }
-
     fn index_of(&self, run: &(RunKey, u8)) -> Option<usize> {
         self.runs.iter().rposition(|known| known.key == run.0 && known.generation == run.1)
     }
@@ -659,7 +654,7 @@ impl Run {
         }
     }
 
-    fn id(&self) -> (RunKey, u8) {
+    pub(super) fn id(&self) -> (RunKey, u8) {
         (self.key.clone(), self.generation)
     }
 
