@@ -17,6 +17,9 @@ use crate::event::{ProgressKind, Timestamp};
 use crate::session::notes::{Note, RunKey, What, key_of};
 use crate::session::{Derived, Facts, State};
 
+/// Name, what tells the fact from others, attributes, whether somebody should look.
+type Told = (&'static str, String, Vec<(Key, Value)>, bool);
+
 /// Events of one session that wait to be told.
 const MAX_WAITING: usize = 1_000;
 /// Events of a session that were told and are not told again.
@@ -216,7 +219,7 @@ fn record(owner: &Owner, name: &str, time: Timestamp, more: Vec<(Key, Value)>) -
 }
 
 /// Name, what tells the fact from others, attributes, whether somebody should look; `None`: it is none.
-fn of_note(note: &Note) -> Option<(&'static str, String, Vec<(Key, Value)>, bool)> {
+fn of_note(note: &Note) -> Option<Told> {
     let at = || note.at.as_millis().to_string();
     Some(match &note.what {
         What::Asked { action, kind } => {
