@@ -74,7 +74,7 @@ pub struct Telemetry {
     pub store_commit_failures: IntCounter,
     /// Size of the store's file.
     pub store_bytes: IntGauge,
-    /// Spans and log records by what became of them.
+    /// Spans, log records and points of metrics by what became of them.
     pub otlp_items: IntCounterVec,
     /// Spans and log records that wait to be sent.
     pub otlp_spool_items: IntGauge,
@@ -242,7 +242,7 @@ impl Telemetry {
             otlp_items: counters(
                 "otlp_items_total",
                 "Items for OTLP by what became of them: sent, rejected or refused by the collector, dropped because \
-                 too many were waiting.",
+                 too many were waiting; of metrics points, those that failed to arrive are replaced by the next.",
                 &["signal", "result"],
             ),
             otlp_spool_items: gauge(

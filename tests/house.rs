@@ -15,6 +15,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("store", &["event", "session", "spans", "telemetry", "clock"]),
     // Of the store it needs the handle of the spool.
     ("otlp", &["event", "spans", "store", "telemetry", "clock"]),
+    // Metrics are a view that is sent.
+    ("otlp/metrics", &["event", "session", "spans", "telemetry", "clock", "views"]),
     ("ingest", &["clock", "telemetry"]),
     // Decoders see no clock. What hands them their records does, because it says when it read them.
     ("sources", &["event", "ingest", "telemetry"]),
@@ -67,7 +69,7 @@ const GUESTS: &[(&str, &[&str])] = &[
     ("clap_mangen", &["cli"]),
     ("anyhow", &["cli", "main.rs", "app"]),
     ("toml", &["config"]),
-    ("prometheus", &["telemetry", "views"]),
+    ("prometheus", &["telemetry", "views", "otlp/metrics"]),
     ("axum", &["views", "sources/push", "notify", "app"]),
     ("notify", &["ingest"]),
     ("zbus", &["notify"]),

@@ -9,7 +9,7 @@ mod replay;
 
 use std::io::{IsTerminal as _, Write as _};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -30,7 +30,7 @@ use crate::docs::FamilyDoc;
 use crate::event;
 use crate::event::reduce::Runners;
 use crate::event::{Batch, Name, Reducer, SourceId};
-use crate::otlp::{Backoff, Encoder, OwnTraces, Senders};
+use crate::otlp::{Backoff, Encoder, Metrics, OwnTraces, Senders};
 use crate::session::Thresholds;
 use crate::sources;
 use crate::sources::{LIST, SourceDef, push};
@@ -67,6 +67,10 @@ struct Core {
     clock: Clock,
     stop: watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
+    /// Which sessions had series.
+    shown: Arc<Mutex<selection::Memory>>,
+    /// Sends metrics until after the last snapshot.
+    metrics: Option<JoinHandle<()>>,
 }
 
 /// Serves until it is told to stop.
@@ -247,7 +251,7 @@ fn push_source(config: &Config, core: &Core) -> anyhow::Result<push::Push> {
 }
 
 fn renderer(config: &Config, core: &Core) -> Renderer {
-    Renderer::new(series(config), core.telemetry.clone())
+    Renderer::sharing(series(config), core.telemetry.clone(), core.shown.clone())
 }
 
 /// Which sessions have series.
@@ -409,14 +413,34 @@ impl Core {
         telemetry.series_mode.with_label_values(&[config.series.as_str()]).set(1);
         let options = owner_options(config, scanning, folder)?;
         let store = store::spawn(opened, options, clock, reducer.clone(), telemetry.clone())?;
-        Ok(Self { store, reducer, telemetry, clock, stop: watch::Sender::new(false), tasks: Vec::new() })
+        Ok(Self {
+            store,
+            reducer,
+            telemetry,
+            clock,
+            stop: watch::Sender::new(false),
+            tasks: Vec::new(),
+            shown: Arc::default(),
+            metrics: None,
+        })
     }
 
-    /// Starts to send what waits, if an endpoint is named.
-    fn start_senders(&self, config: &Config) -> anyhow::Result<()> {
+    /// Starts to send what waits, and metrics, if an endpoint is named.
+    fn start_senders(&mut self, config: &Config) -> anyhow::Result<()> {
         for what in &config.otlp.settings.ignored {
             tracing::warn!("{what}");
         }
+        let metrics = Metrics {
+            settings: &config.otlp.settings,
+            instance: &instance(&self.reducer),
+            snapshots: self.store.snapshots.clone(),
+            options: series(config),
+            memory: self.shown.clone(),
+            telemetry: self.telemetry.clone(),
+            clock: self.clock,
+            stop: self.stop.subscribe(),
+        };
+        self.metrics = metrics.start().context("OTLP")?;
         if spooled(config).is_none() {
             return Ok(());
         }
@@ -472,7 +496,7 @@ impl Core {
 
     /// Sources first, then what they sent is kept, then the views.
     async fn shut_down(self, servers: Vec<JoinHandle<Result<(), web::Error>>>) -> anyhow::Result<()> {
-        let Self { store, stop, tasks, .. } = self;
+        let Self { store, stop, tasks, metrics, .. } = self;
         stop.send_replace(true);
         let everything = async move {
             for task in tasks {
@@ -487,6 +511,9 @@ impl Core {
                 let _ = server.await;
             }
             let _ = tokio::task::spawn_blocking(move || thread.join()).await;
+            if let Some(metrics) = metrics {
+                let _ = metrics.await;
+            }
         };
         if tokio::time::timeout(FLUSH_WITHIN, everything).await.is_err() {
             tracing::warn!("something did not stop in time; what was acknowledged is kept");

@@ -8,6 +8,7 @@ pub mod answer;
 pub mod encode;
 mod grpc;
 mod http;
+pub mod metrics;
 pub mod own;
 pub mod send;
 pub mod settings;
@@ -17,6 +18,7 @@ mod variables;
 
 pub use self::answer::{Answer, Why};
 pub use self::encode::Encoder;
+pub use self::metrics::Metrics;
 pub use self::own::OwnTraces;
 pub use self::send::{SetupError, Transport};
 pub use self::settings::{Batching, Headers, Protocol, Settings, Target, Wrong};

@@ -154,9 +154,17 @@ impl Facts {
             Fact::StepCompleted { step, outcome } => {
                 self.step_completed(step, *outcome, event.request.as_ref(), t, out);
             }
-            // A plan that is ready need not have items yet; it erases none.
-            Fact::PlanUpdated { ready: true, items, .. } if *items == Tally::default() => self.work(t, out),
-            Fact::PlanUpdated { items, told, .. } => self.plan_updated(*items, *told, t, out),
+            Fact::PlanUpdated { ready, items, told } => {
+                // A plan that is ready need not have items yet; it erases none.
+                if *ready && *items == Tally::default() {
+                    self.work(t, out);
+                } else {
+                    self.plan_updated(*items, *told, t, out);
+                }
+                if *ready {
+                    self.note(t, &mut out.notes, || What::PlanReady);
+                }
+            }
             Fact::CriteriaUpdated(items) => self.criteria_updated(*items, t, out),
             Fact::ToolStarted(start) => self.call_started(start, event.request.as_ref(), t, out),
             Fact::ToolEnded(end) => self.call_ended(end, t, out),

@@ -55,12 +55,18 @@ pub enum What {
         outcome: CallOutcome,
         exit_code: Option<i32>,
     },
+    /// A request to the user began.
+    Asked { action: Id, kind: ActionKind },
     /// A request to the user is over. `call`: the one it held up, where that has a span.
     Wait { action: Id, kind: ActionKind, since: Timestamp, resolution: Resolution, call: Option<Id> },
     /// An episode of being held up is over.
     Hold { reason: BlockReason, since: Timestamp, attempt: Option<u32> },
     /// A fact of progress.
     Progress { kind: ProgressKind, evidence: Evidence, high: bool },
+    /// A plan waits for its start.
+    PlanReady,
+    /// A verification failed.
+    VerificationFailed,
     /// Tokens and cost that were added: input, cache read, cache write, output, 1e-9 dollars.
     Usage([u64; 5]),
     /// A part of an orchestration began.

@@ -146,7 +146,7 @@ fn step_name(step: &Step) -> String {
     }
 }
 
-fn step_attributes(step: &Step) -> Vec<(Key, Value)> {
+pub(super) fn step_attributes(step: &Step) -> Vec<(Key, Value)> {
     let mut attributes: Vec<(Key, Value)> =
         vec![(Key::StepId, step.id.as_str().into()), (Key::StepKind, step.kind.as_str().into())];
     if let Some(name) = &step.name {

@@ -3,6 +3,7 @@
 //! nor network.
 
 mod build;
+mod events;
 mod exemplars;
 mod names;
 mod parts;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::build::{self, Parts};
+use super::events::Events;
 use super::parts;
 use super::run::{Mark, MarkOf, Place, Run};
 use super::{Context, Link, Outgoing, SpanId, TraceId, exemplars};
@@ -23,7 +24,7 @@ use crate::session::notes::{Ended, Note, RunKey, RunOutcome, What, key_of};
 use crate::session::orchestration::Orchestration;
 
 /// How long something is over before it is told.
-const SETTLED_MS: i64 = 5_000;
+pub(super) const SETTLED_MS: i64 = 5_000;
 /// Runs of one session that something may still be told of.
 const MAX_RUNS: usize = 8;
 /// Ids of a session that were told and must not be told again with other content.
@@ -36,14 +37,15 @@ const SLACK_MS: i64 = 2_000;
 const MAX_DEPTH: usize = 32;
 
 type Key = (SourceId, SessionId);
+pub(super) type Owner = Key;
 
 /// Traces of all sessions that are under way.
 #[derive(Debug, Default)]
 pub struct Tracer {
-    traces: HashMap<Key, Trace>,
+    pub(super) traces: HashMap<Key, Trace>,
     /// Orchestrations by the sessions of the agents that work for them.
     employers: HashMap<SessionId, Key>,
-    dirty: HashSet<Key>,
+    pub(super) dirty: HashSet<Key>,
     /// Spans that could not be told, since the last call.
     lost: u64,
     pub(super) exemplars: Arc<Exemplars>,
@@ -51,12 +53,13 @@ pub struct Tracer {
 
 /// One session.
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Trace {
+pub(super) struct Trace {
     parent: Option<SessionId>,
     forked_from: Option<SessionId>,
-    runs: VecDeque<Run>,
+    pub(super) runs: VecDeque<Run>,
     waiting: Vec<Waiting>,
     told: VecDeque<u64>,
+    pub(super) events: Events,
 }
 
 /// Something that is told when it is due.
@@ -94,10 +97,12 @@ impl Tracer {
                     self.employers.insert(SessionId::from(thread.as_str()), key.clone());
                 }
                 self.lost += u64::from(!trace.note(&key, facts, note, now));
+                self.lost += u64::from(!trace.events.note(&key, note, now));
             }
         }
         for note in again {
             trace.take_back(&key, note);
+            trace.events.take_back(note);
         }
         self.dirty.insert(key);
     }
@@ -188,6 +193,7 @@ impl Tracer {
         let key = (facts.source.clone(), facts.session.clone());
         if let Some(trace) = self.traces.get_mut(&key) {
             trace.waiting.iter_mut().for_each(|w| w.due = now);
+            trace.events.hurry(now);
             self.dirty.insert(key);
         }
     }
@@ -199,17 +205,18 @@ impl Tracer {
 
     /// Whether anything is due by now.
     pub fn is_due(&self, now: Timestamp) -> bool {
-        self.traces.values().any(|trace| trace.waiting.iter().any(|w| w.due <= now))
+        self.traces.values().any(|trace| trace.is_due(now))
     }
 
     /// What is due by now, in the order in which it became so.
     pub fn drain(&mut self, now: Timestamp) -> Vec<Outgoing> {
-        let due = |trace: &Trace| trace.waiting.iter().any(|w| w.due <= now);
-        let mut keys: Vec<Key> = self.traces.iter().filter(|(_, t)| due(t)).map(|(k, _)| k.clone()).collect();
+        let mut keys: Vec<Key> =
+            self.traces.iter().filter(|(_, t)| t.is_due(now)).map(|(k, _)| k.clone()).collect();
         keys.sort();
         let mut out = Vec::new();
         for key in keys {
             self.drain_one(&key, now, &mut out);
+            self.drain_events(&key, now, &mut out);
             self.dirty.insert(key);
         }
         out.sort_by_key(|(due, _)| *due);
@@ -243,7 +250,7 @@ impl Tracer {
     }
 
     /// Where a run hangs; settled when it is asked for first.
-    fn place_of(&mut self, key: &Key, run: &(RunKey, u8), depth: usize) -> Option<Place> {
+    pub(super) fn place_of(&mut self, key: &Key, run: &(RunKey, u8), depth: usize) -> Option<Place> {
         let trace = self.traces.get(key)?;
         let at = trace.index_of(run)?;
         let found = &trace.runs[at];
@@ -331,7 +338,7 @@ impl Tracer {
     pub fn retain(&mut self, mut lives: impl FnMut(&SourceId, &SessionId) -> bool) {
         let Self { traces, dirty, employers, .. } = self;
         traces.retain(|key, trace| {
-            let stays = !trace.waiting.is_empty() || lives(&key.0, &key.1);
+            let stays = !trace.waiting.is_empty() || !trace.events.is_empty() || lives(&key.0, &key.1);
             if !stays {
                 dirty.insert(key.clone());
             }
@@ -410,6 +417,10 @@ impl Trace {
         }
     }
 
+    fn is_due(&self, now: Timestamp) -> bool {
+        self.waiting.iter().any(|w| w.due <= now) || self.events.is_due(now)
+    }
+
     fn index_of(&self, run: &(RunKey, u8)) -> Option<usize> {
         self.runs.iter().rposition(|known| known.key == run.0 && known.generation == run.1)
     }
@@ -423,6 +434,10 @@ impl Trace {
             | What::Hold { since, .. } => *since,
             _ => note.at,
         };
+        // Of these there are events, but no spans.
+        if matches!(note.what, What::Asked { .. } | What::PlanReady | What::VerificationFailed) {
+            return true;
+        }
         let carried = matches!(
             note.what,
             What::PartBegan(_)
@@ -527,6 +542,7 @@ impl Trace {
             // Held up by how it ended: no time of the run passed in waiting.
             What::Hold { since, .. } if *since >= note.at => return true,
             What::Wait { .. } | What::Hold { .. } => {}
+            _ => {}
         }
         self.wait(i, note.clone(), true, parts.take(), now)
     }
@@ -636,7 +652,7 @@ impl Trace {
                     mark.until = None;
                 }
             }
-            What::Run { .. } | What::Call { .. } | What::Wait { .. } | What::Hold { .. } => {}
+            _ => {}
         }
     }
 

@@ -16,11 +16,9 @@ use crate::session::Snapshot;
 use crate::session::counts::{BUCKETS, Histogram};
 use crate::session::exemplars::Newest;
 use crate::telemetry::Telemetry;
-use crate::views::families::{
-    self, Family, IDENTITY, Kind, Rows, SessionSink, SessionView, Sink, Totals, Value,
-};
+use crate::views::families::{self, Family, IDENTITY, Kind, Rows, SessionSink, SessionView, Sink, Value};
 use crate::views::lines::{write_label, write_value};
-use crate::views::selection::{Memory, Options, SeriesMode};
+use crate::views::selection::{Memory, Options, Selected, SeriesMode};
 
 /// Self metrics that are about what was read, not about the process that reads it: of those a recording tells.
 const OF_RECORDS: [&str; 9] = [
@@ -147,13 +145,10 @@ impl History {
         self.scrapes += 1;
         self.telemetry.counting_since.set(snapshot.counting_since.as_seconds());
         let all = self.options.mode == SeriesMode::All;
-        let mut sessions: Vec<SessionView<'_>> =
-            SessionView::roots(snapshot, now).filter(|s| self.options.is_present(s)).collect();
-        let totals = Totals::of(snapshot, &sessions);
-        let evicted = self.memory.select(&mut sessions, &self.options, now);
+        let Selected { sessions, totals, orchestrations, evicted } =
+            self.options.select(snapshot, now, &mut self.memory);
         self.telemetry.sessions_evicted.with_label_values(&["limit"]).inc_by(evicted);
         let identities: Vec<Vec<u8>> = sessions.iter().map(identity).collect();
-        let orchestrations = self.memory.orchestrations(snapshot, &self.options, now);
         for (family, shown) in families::all().zip(&mut self.families) {
             let mut keeper = Keeper { shown, identity: &[], extra: &self.labels, at };
             match family.rows {

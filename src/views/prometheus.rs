@@ -30,7 +30,7 @@ pub enum Format {
 pub struct Renderer {
     options: Options,
     telemetry: Arc<Telemetry>,
-    memory: Mutex<Memory>,
+    memory: Arc<Mutex<Memory>>,
     /// Length of the last body: the next one is about as long, so that its buffer need not grow.
     last_length: AtomicUsize,
     /// What the last scrape worked with, for the next: fresh memory costs as much as writing into it.
@@ -149,14 +149,13 @@ pub fn gzip(body: &[u8]) -> Vec<u8> {
 impl Renderer {
     /// A renderer with these bounds; says in the self metrics which mode is in force.
     pub fn new(options: Options, telemetry: Arc<Telemetry>) -> Self {
+        Self::sharing(options, telemetry, Arc::default())
+    }
+
+    /// The same with a memory that others use as well: then they show the same sessions.
+    pub fn sharing(options: Options, telemetry: Arc<Telemetry>, memory: Arc<Mutex<Memory>>) -> Self {
         telemetry.series_mode.with_label_values(&[options.mode.as_str()]).set(1);
-        Self {
-            options,
-            telemetry,
-            memory: Mutex::default(),
-            last_length: AtomicUsize::new(0),
-            spare: Arc::default(),
-        }
+        Self { options, telemetry, memory, last_length: AtomicUsize::new(0), spare: Arc::default() }
     }
 
     /// The whole exposition at this moment, in a buffer that serves again.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::event::{SessionId, SourceId, Timestamp};
 use crate::session::{Derived, Reason, Snapshot, State};
-use crate::views::families::{OrchestrationView, SessionView};
+use crate::views::families::{OrchestrationView, SessionView, Totals};
 
 /// How long a session keeps its series in [`SeriesMode::Attention`] after it left the set.
 const ATTENTION_LINGERS_MS: i64 = 15 * 60_000;
@@ -53,6 +53,19 @@ pub struct Memory {
     orchestrations: HashMap<Key, Timestamp>,
     /// Sessions that lack series because of the cap.
     beyond: HashSet<Key>,
+}
+
+/// What is shown at one moment.
+#[derive(Debug)]
+pub struct Selected<'a> {
+    /// Sessions that have series of their own.
+    pub sessions: Vec<SessionView<'a>>,
+    /// Sums over all sessions that are present.
+    pub totals: Totals<'a>,
+    /// Orchestrations that have series.
+    pub orchestrations: Vec<OrchestrationView<'a>>,
+    /// Sessions that newly lack series because of the cap.
+    pub evicted: u64,
 }
 
 type Key = (SourceId, SessionId);
@@ -113,6 +126,16 @@ impl Options {
     /// Whether a session is still to be seen: not deleted, and its end not too long ago.
     pub fn is_present(&self, session: &SessionView<'_>) -> bool {
         session.facts().deleted_at.is_none() && self.lasts(&session.derived, session.rollup.now)
+    }
+
+    /// Everything that is shown of a snapshot at a moment.
+    pub fn select<'a>(&self, snapshot: &'a Snapshot, now: Timestamp, memory: &mut Memory) -> Selected<'a> {
+        let mut sessions: Vec<SessionView<'_>> =
+            SessionView::roots(snapshot, now).filter(|s| self.is_present(s)).collect();
+        let totals = Totals::of(snapshot, &sessions);
+        let evicted = memory.select(&mut sessions, self, now);
+        let orchestrations = memory.orchestrations(snapshot, self, now);
+        Selected { sessions, totals, orchestrations, evicted }
     }
 
     fn lasts(&self, derived: &Derived, now: Timestamp) -> bool {

@@ -138,7 +138,9 @@ fn branch(
         let trace = numbers.get(&link.to.trace).map_or("?".to_owned(), usize::to_string);
         out.push_str(&format!("{indent}  -> {} in trace {trace}\n", link.relation));
     }
-    for log in logs.iter().filter(|l| l.context == Some(span.context)) {
+    // Of other events there is a test of its own.
+    let steps = logs.iter().filter(|l| l.name == "agent_session.step.started");
+    for log in steps.filter(|l| l.context == Some(span.context)) {
         out.push_str(&format!("{indent}  ~ {} at {}\n", log.name, at(log.time)));
     }
     for event in &span.events {

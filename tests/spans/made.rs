@@ -9,10 +9,10 @@ use serde_json::{Value as Json, json};
 use super::recordings::events;
 use super::tree::{told, trees};
 
-const START_MS: i64 = 1_795_960_000_000;
+pub(crate) const START_MS: i64 = 1_795_960_000_000;
 
 /// A line of the schema, so many seconds after the start.
-fn line(session: &str, at: f64, kind: &str, more: Json) -> Json {
+pub(crate) fn line(session: &str, at: f64, kind: &str, more: Json) -> Json {
     let mut line = json!({
         "schemaVersion": "1", "source": "mine", "sessionId": session, "type": kind,
         "id": format!("{session}:{kind}:{at}"), "time": START_MS + (at * 1000.0) as i64,
@@ -23,7 +23,7 @@ fn line(session: &str, at: f64, kind: &str, more: Json) -> Json {
     line
 }
 
-fn events_of(lines: &[Json]) -> Vec<(Timestamp, Event)> {
+pub(crate) fn events_of(lines: &[Json]) -> Vec<(Timestamp, Event)> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("made.ndjson");
     let text = lines.iter().fold(String::new(), |mut text, line| {

@@ -6,5 +6,6 @@
 #[allow(dead_code, unreachable_pub)]
 mod tree;
 
+mod events;
 mod made;
 mod recordings;

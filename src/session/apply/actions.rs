@@ -2,6 +2,7 @@
 
 use super::super::counts::{Count, Effects, Observation};
 use super::super::facts::{Action, Facts, MAX_ACTIONS, MAX_REMEMBERED};
+use super::super::notes::What;
 use super::{later, remember, short};
 use crate::event::{Certainty, Id, Resolution, Timestamp};
 
@@ -38,6 +39,8 @@ impl Facts {
             return;
         }
         if self.actions.len() < MAX_ACTIONS {
+            let asked = || What::Asked { action: action.action.clone(), kind: action.kind };
+            self.note(Some(action.since), &mut out.notes, asked);
             self.actions.push(action);
         }
     }

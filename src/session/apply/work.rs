@@ -264,6 +264,7 @@ impl Facts {
             self.progress(kind, Evidence::Declared, 1, news, t, out);
         } else {
             later(&mut self.verification_failed_at, t);
+            self.note(t, &mut out.notes, || What::VerificationFailed);
         }
     }
 

@@ -108,7 +108,10 @@ impl Trace {
             | What::Declared(_)
             | What::Agent { .. }
             | What::Progress { .. }
-            | What::Usage(_) => return None,
+            | What::Usage(_)
+            | What::Asked { .. }
+            | What::PlanReady
+            | What::VerificationFailed => return None,
         };
         let told = stable_hash(span.context.span.0);
         if self.told.contains(&told) {

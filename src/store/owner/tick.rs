@@ -85,7 +85,7 @@ impl Owner {
     /// ids name the fact that began them, so that a restart repeats none.
     fn own_events(&mut self, now: Timestamp) -> Vec<Event> {
         let mut events = Vec::new();
-        let mut maybe_stalled = Vec::new();
+        let mut looked_at = Vec::new();
         for (slot, facts) in self.sessions.iter() {
             if !self.is_scanned(&facts.source) {
                 continue;
@@ -96,16 +96,19 @@ impl Owner {
                 let id = format!("interrupted:{}", call.start.call.as_str());
                 events.push(self.own_event(facts, &id, at, Fact::ToolEnded(end), now));
             }
-            if facts.turn.is_some() && (facts.parent.is_none() || self.tracer.is_some()) {
-                maybe_stalled.push(slot);
-            }
+            let is_part = facts.parent.as_ref().is_some_and(|p| self.sessions.has(&facts.source, p));
+            let wants_a_look = self
+                .tracer
+                .as_ref()
+                .is_some_and(|tracer| facts.turn.is_some() || !is_part && tracer.wants_a_look(facts));
             // An orchestration has no turns; it is looked at as long as something of it would be told.
-            let under_way = facts.orchestration.as_ref().is_some_and(|run| !run.story.is_over());
-            if under_way && self.tracer.is_some() {
-                maybe_stalled.push(slot);
+            let under_way =
+                self.tracer.is_some() && facts.orchestration.as_ref().is_some_and(|run| !run.story.is_over());
+            if wants_a_look || under_way || facts.turn.is_some() && facts.parent.is_none() {
+                looked_at.push(slot);
             }
         }
-        if maybe_stalled.is_empty() {
+        if looked_at.is_empty() {
             return events;
         }
         let sessions = self.sessions.vector();
@@ -121,13 +124,18 @@ impl Owner {
             process_start: self.process_start,
             ..Snapshot::default()
         };
-        for slot in maybe_stalled {
+        for slot in looked_at {
             let Some(rollup) = view.rollup(slot, now) else { continue };
             let derived = view.derive(&rollup);
             if derived.state == State::Unknown
                 && let Some(tracer) = &mut self.tracer
             {
                 tracer.lose(rollup.root, now);
+            }
+            if let Some(tracer) = &mut self.tracer
+                && view.is_root(slot)
+            {
+                tracer.see(rollup.root, &derived, self.created, now);
             }
             if derived.state == State::Stalled && view.is_root(slot) {
                 let reason = derived.reason.as_str();
