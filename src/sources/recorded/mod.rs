@@ -3,7 +3,7 @@
 //!
 //! What a recording looks like is said by its source's [`Form`]. The files that an agent writes are recordings as they
 //! are. What has no times of its own, because it is read while it happens, is recorded in lines of
-//! `{"t": time, "record": …}`, see [`server`] and [`lines`].
+//! `{"t": time, "record": …}`, see `server` and `lines`.
 
 mod files;
 mod lines;
