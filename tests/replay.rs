@@ -282,23 +282,25 @@ fn run(arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn a_time_far_ahead_moves_only_its_own_record() {
+fn lines_of_several_sessions_may_stand_one_behind_the_other() {
     let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("ahead.ndjson");
-    let line = |kind: &str, at: i64| {
+    let path = folder.path().join("behind.ndjson");
+    let start = 1_795_965_000_000_i64;
+    let line = |session: &str, kind: &str, ms: i64| {
+        let at = start + ms;
         format!(
-            r#"{{"source":"mine","sessionId":"s","id":"{kind}{at}","time":{at},"type":"{kind}","data":{{"outcome":"completed"}}}}"#
+            r#"{{"source":"mine","sessionId":"{session}","time":{at},"type":"{kind}","data":{{"outcome":"completed"}}}}"#
         )
     };
-    let start = 1_795_965_000_000;
     let lines = [
-        line("turn.started", start),
-        line("activity", start + 90_000_000),
-        line("turn.ended", start + 60_000),
+        line("a", "turn.started", 0),
+        line("a", "turn.ended", 3_600_000),
+        line("b", "turn.started", 60_000),
+        line("b", "turn.ended", 120_000),
     ];
     std::fs::write(&path, lines.join("\n")).unwrap();
     let at: Vec<i64> = played("push", &[path]).events.iter().map(|(at, _)| at.as_millis() - start).collect();
-    assert_eq!(at, [0, 0, 60_000]);
+    assert_eq!(at, [0, 3_600_000, 60_000, 120_000]);
 }
 
 #[test]

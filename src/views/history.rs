@@ -2,7 +2,7 @@
 //! timestamps or as input for unit tests of `promtool`. No metric is named here: see [`super::families`].
 //!
 //! Most values stay as they are from scrape to scrape, or grow by the same amount, so that months of them are few
-//! stretches: see [`Stretch`].
+//! stretches: see `Stretch`.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

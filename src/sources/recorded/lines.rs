@@ -8,8 +8,8 @@
 use std::io;
 use std::path::Path;
 
-use super::{Lines, Played, Stamp, bytes_of};
-use crate::event::Timestamp;
+use super::{Lines, Played, Stamp, bytes_of, dated};
+use crate::event::{Event, Timestamp};
 use crate::ingest::whole::{WholeLine, each_line};
 
 /// Longest time between two lines in which something may be concluded each second.
@@ -19,17 +19,25 @@ pub(super) const SILENCE_MS: i64 = 60_000;
 
 /// Lines that have times of their own. What has none happened with the last thing that has.
 pub(super) fn play_own(lines: &mut dyn Lines, path: &Path, played: &mut Played) -> io::Result<()> {
-    let mut told = Vec::new();
+    let mut told: Vec<Event> = Vec::new();
     each_line(path, |line| {
         let WholeLine::Text(line) = line else { return played.refuse("too_long") };
         played.records += 1;
-        let mut out = Vec::new();
-        if let Err(reason) = lines.take(line, Timestamp::default(), &mut out) {
+        if let Err(reason) = lines.take(line, Timestamp::default(), &mut told) {
             played.refuse(reason);
         }
-        told.push(out);
     })?;
-    played.place(told);
+    // Whoever wrote them may have written one session behind the other: each was there to be read when it says.
+    let Some(mut at) = told.iter().find_map(dated) else {
+        if !told.is_empty() {
+            played.undated();
+        }
+        return Ok(());
+    };
+    for event in told {
+        at = dated(&event).unwrap_or(at);
+        played.take_at(at, event);
+    }
     Ok(())
 }
 

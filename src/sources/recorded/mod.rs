@@ -3,7 +3,7 @@
 //!
 //! What a recording looks like is said by its source's [`Form`]. The files that an agent writes are recordings as they
 //! are. What has no times of its own, because it is read while it happens, is recorded in lines of
-//! `{"t": time, "record": …}`, see [`server`] and [`lines`].
+//! `{"t": time, "record": …}`, see `server` and `lines`.
 
 mod files;
 mod lines;
@@ -166,25 +166,28 @@ impl Played {
             }
         }
         let Some(mut at) = known.iter().flatten().next().copied() else {
-            // Nothing of it has a time, so it has no place in time.
             if !lines.is_empty() {
-                self.refuse("undated_file");
+                self.undated();
             }
             return;
         };
         for (line, time) in lines.into_iter().zip(known) {
             at = time.map_or(at, |time| at.max(time));
-            self.take(
-                at,
-                line.into_iter().map(|mut event| {
-                    // It was given the time of its arrival before that was known.
-                    if event.time == Some(Timestamp::default()) {
-                        event.time = Some(at);
-                    }
-                    event
-                }),
-            );
+            line.into_iter().for_each(|event| self.take_at(at, event));
         }
+    }
+
+    /// Nothing of a file has a time, so it has no place in time.
+    fn undated(&mut self) {
+        self.refuse("undated_file");
+    }
+
+    /// Takes an event that became known at a moment; its time is that one if it was given before that was known.
+    fn take_at(&mut self, at: Timestamp, mut event: Event) {
+        if event.time == Some(Timestamp::default()) {
+            event.time = Some(at);
+        }
+        self.take(at, [event]);
     }
 
     /// Takes what became known at a moment.
@@ -221,5 +224,29 @@ fn bytes_of(record: &RawValue) -> Vec<u8> {
     match serde_json::from_str::<String>(record.get()) {
         Ok(text) => text.into_bytes(),
         Err(_) => record.get().as_bytes().to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::{Fact, SessionId};
+
+    #[test]
+    fn a_time_far_ahead_moves_only_its_own_record() {
+        let (source, session) = (SourceId::from("codex"), SessionId::from("s"));
+        let event = |ms: i64| {
+            let mut event = Event::new(&source, &session, Timestamp::default(), Fact::Unknown);
+            event.time = Some(Timestamp::from_millis(ms));
+            event
+        };
+        let start = 1_795_965_000_000;
+        let lines = [start, start + 90_000_000, 0, start + 60_000, start + 50_000].map(|ms| vec![event(ms)]);
+        let mut played = Played::default();
+        played.place(lines.into());
+        let at: Vec<i64> = played.events.iter().map(|(at, _)| at.as_millis() - start).collect();
+        // The third has no time of its own; the last was written behind one that is a little newer.
+        assert_eq!(at, [0, 0, 0, 60_000, 60_000]);
+        assert_eq!(played.events[2].1.time, Some(Timestamp::from_millis(start)));
     }
 }
