@@ -7,4 +7,3 @@ pub mod owner;
 pub mod peer;
 pub mod tape;
 pub mod traffic;
-pub mod tree;

@@ -33,7 +33,6 @@ pub fn options() -> store::Options {
         spool: None,
         folder: None,
         traced: true,
-        spool: None,
     }
 }
 

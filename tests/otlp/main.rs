@@ -6,6 +6,9 @@
 mod common;
 #[path = "../common/running.rs"]
 mod running;
+#[path = "../common/tree.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod tree;
 
 mod answers;
 mod collector;

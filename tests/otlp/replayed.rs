@@ -18,8 +18,8 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use tonic::Code;
 
 use crate::collector::{Collector, Say, nobody};
-use crate::common::tree::told;
 use crate::stand::{BOTH, env};
+use crate::tree::told;
 
 #[expect(clippy::disallowed_methods, reason = "what is tested is the program")]
 fn replay(env: impl IntoIterator<Item = (String, String)>, arguments: &[&str]) -> Output {

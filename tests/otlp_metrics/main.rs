@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../common/exposition.rs"]
+#[allow(dead_code)]
 mod exposition;
 
 mod compared;
