@@ -20,6 +20,25 @@ const MAX_UNKNOWN_KINDS: usize = 50;
 /// numbers are signed: unsigned ones would be sent as texts.
 pub const OWN_TRACES: &str = "own_traces";
 
+/// Metrics, without the prefix, that are about what was read and not about the process that reads it: those hold of a
+/// recording too.
+const OF_RECORDS: [&str; 9] = [
+    "counting_since_timestamp_seconds",
+    "duplicates_total",
+    "events_total",
+    "label_overflow_total",
+    "series_mode",
+    "sessions_evicted_total",
+    "sessions_tracked",
+    "source_capability",
+    "source_open_turns",
+];
+
+/// Whether the metric of this name is about what was read, whoever reads it.
+pub fn is_of_records(name: &str) -> bool {
+    name.strip_prefix(PREFIX).is_some_and(|name| OF_RECORDS.contains(&name))
+}
+
 /// One counter of a family.
 pub type Counter = IntCounter;
 

@@ -52,13 +52,25 @@ impl Read for Frames {
 /// # Errors
 /// When the file cannot be read or is no zstd although it is called so.
 pub fn each_line(path: &Path, mut each: impl FnMut(WholeLine<'_>)) -> io::Result<()> {
-    let file = File::open(path)?;
+    split(open(path)?, &mut each)
+}
+
+/// The first bytes of a file, at most `most`.
+///
+/// # Errors
+/// As [`each_line`].
+pub fn head(path: &Path, most: usize) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    open(path)?.take(u64::try_from(most).unwrap_or(u64::MAX)).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+fn open(path: &Path) -> io::Result<Box<dyn BufRead>> {
+    let file = BufReader::with_capacity(CHUNK, File::open(path)?);
     if path.extension().is_some_and(|e| e == "zst") {
-        let frames = Frames(Some(Frames::next(BufReader::with_capacity(CHUNK, file))?));
-        split(BufReader::with_capacity(CHUNK, frames), &mut each)
-    } else {
-        split(BufReader::with_capacity(CHUNK, file), &mut each)
+        return Ok(Box::new(BufReader::with_capacity(CHUNK, Frames(Some(Frames::next(file)?)))));
     }
+    Ok(Box::new(file))
 }
 
 fn split(mut reader: impl BufRead, each: &mut impl FnMut(WholeLine<'_>)) -> io::Result<()> {

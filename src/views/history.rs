@@ -15,23 +15,10 @@ use crate::event::Timestamp;
 use crate::session::Snapshot;
 use crate::session::counts::{BUCKETS, Histogram};
 use crate::session::exemplars::Newest;
-use crate::telemetry::Telemetry;
+use crate::telemetry::{self, Telemetry};
 use crate::views::families::{self, Family, IDENTITY, Kind, Rows, SessionSink, SessionView, Sink, Value};
 use crate::views::lines::{write_label, write_value};
 use crate::views::selection::{Memory, Options, Selected, SeriesMode};
-
-/// Self metrics that are about what was read, not about the process that reads it: of those a recording tells.
-const OF_RECORDS: [&str; 9] = [
-    "agent_session_exporter_counting_since_timestamp_seconds",
-    "agent_session_exporter_duplicates_total",
-    "agent_session_exporter_events_total",
-    "agent_session_exporter_label_overflow_total",
-    "agent_session_exporter_series_mode",
-    "agent_session_exporter_sessions_evicted_total",
-    "agent_session_exporter_sessions_tracked",
-    "agent_session_exporter_source_capability",
-    "agent_session_exporter_source_open_turns",
-];
 
 /// Scrapes so far.
 pub struct History {
@@ -172,7 +159,7 @@ impl History {
         }
         self.looked_at = sessions;
         for family in self.telemetry.registry().gather() {
-            if OF_RECORDS.contains(&family.name()) {
+            if telemetry::is_of_records(family.name()) {
                 self.keep_registered(&family, at);
             }
         }
@@ -500,7 +487,7 @@ impl Sink for Keeper<'_> {
         });
         let sum = Value::Millis(i64::try_from(histogram.sum_ms).unwrap_or(i64::MAX));
         let count = Value::Count(histogram.count());
-        let values = buckets.take(BUCKETS.len()).collect::<Vec<_>>().into_iter().chain([count, sum, count]);
+        let values = buckets.take(BUCKETS.len()).chain([count, sum, count]);
         for (part, value) in parts.iter_mut().zip(values) {
             part.keep(at, value);
         }

@@ -50,7 +50,7 @@ pub const DEF: SourceDef = SourceDef {
     live: Some(&LIVE),
     sees_stops: true,
     retells: &["claude_code", "codex"],
-    recorded: Form::Server,
+    recorded: Form::Server(&LIVE),
     start: Some(|context| live::start(&LIVE, context)),
 };
 

@@ -43,7 +43,7 @@ pub const DEF: SourceDef = SourceDef {
     live: Some(&LIVE),
     sees_stops: false,
     retells: &[],
-    recorded: Form::Server,
+    recorded: Form::Server(&LIVE),
     start: Some(|context| live::start(&LIVE, context)),
 };
 

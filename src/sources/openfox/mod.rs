@@ -53,7 +53,7 @@ pub const DEF: SourceDef = SourceDef {
     live: Some(&SERVERS),
     sees_stops: false,
     retells: &[],
-    recorded: Form::Server,
+    recorded: Form::Server(&SERVERS),
     start: Some(|context| live::start(&SERVERS, context)),
 };
 

@@ -10,7 +10,7 @@ use super::super::files::objects::{Piece, pieces};
 use super::super::files::{FileSource, Opening, Owners, PEEK};
 use super::{Played, Setting, Unplayable, dated};
 use crate::event::{Event, SessionId, SourceId, Timestamp};
-use crate::ingest::whole::{WholeLine, each_line};
+use crate::ingest::whole::{WholeLine, each_line, head};
 use crate::sources::{Decode, DecodeError, Record};
 
 /// A file on its way through the decoder.
@@ -68,7 +68,7 @@ impl Reading<'_> {
         played: &mut Played,
         mut each: impl FnMut(&mut Vec<Event>),
     ) -> io::Result<Option<SessionId>> {
-        let head = if self.files.peeks { head_of(self.path)? } else { Vec::new() };
+        let head = if self.files.peeks { head(self.path, PEEK)? } else { Vec::new() };
         let stream = (self.files.stream)(self.path);
         let name = stream.and_then(|stream| (self.files.stream_id)(OsStr::new(&stream)));
         let mut decoder = (self.files.new)(&Opening {
@@ -118,19 +118,4 @@ fn take(
         }),
         Err(error) => played.refuse(error.as_str()),
     }
-}
-
-/// The first bytes of a file, by whole lines.
-fn head_of(path: &Path) -> io::Result<Vec<u8>> {
-    let mut head = Vec::new();
-    each_line(path, |line| {
-        if let WholeLine::Text(line) = line
-            && head.len() < PEEK
-        {
-            head.extend_from_slice(line);
-            head.push(b'\n');
-        }
-    })?;
-    head.truncate(PEEK);
-    Ok(head)
 }

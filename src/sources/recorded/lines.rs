@@ -8,7 +8,7 @@
 use std::io;
 use std::path::Path;
 
-use super::{Lines, Played, Stamp, bytes_of, dated};
+use super::{Lines, Played, bytes_of, dated, each_stamped};
 use crate::event::{Event, Timestamp};
 use crate::ingest::whole::{WholeLine, each_line};
 
@@ -45,13 +45,7 @@ pub(super) fn play_own(lines: &mut dyn Lines, path: &Path, played: &mut Played) 
 pub(super) fn play_stamped(lines: &mut dyn Lines, path: &Path, played: &mut Played) -> io::Result<()> {
     let mut now: Option<Timestamp> = None;
     let mut out = Vec::new();
-    each_line(path, |line| {
-        let WholeLine::Text(line) = line else { return played.refuse("too_long") };
-        played.records += 1;
-        let (at, stamp) = match Stamp::read(line) {
-            Ok(read) => read,
-            Err(reason) => return played.refuse(reason),
-        };
+    each_stamped(path, played, |at, stamp, played| {
         // A clock that was set back does not make the past again.
         let at = now.map_or(at, |now| now.max(at));
         each_second(now, at, |second| {

@@ -11,7 +11,7 @@ mod server;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -19,7 +19,9 @@ use serde_json::value::RawValue;
 
 use super::SourceDef;
 use super::files::FileSource;
+use super::live::LiveSource;
 use crate::event::{Event, Reducer, SourceId, Timestamp};
+use crate::ingest::whole::{WholeLine, each_line};
 use crate::telemetry::Telemetry;
 
 /// What recordings of a source are.
@@ -28,7 +30,7 @@ pub enum Form {
     /// The files that the agent writes.
     Files(&'static FileSource),
     /// What a server said and answered, in lines with times.
-    Server,
+    Server(&'static LiveSource),
     /// Lines in the source's own form, which have times.
     Own(NewLines),
     /// Records in lines with times.
@@ -128,15 +130,32 @@ pub fn play(
     for path in paths {
         let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         let take = Take { setting, source: &source, name: name.split('.').next().unwrap_or_default() };
-        let done = match (def.recorded, def.live) {
-            (Form::Own(new), _) => lines::play_own(new(&take).as_mut(), path, played),
-            (Form::Stamped(new), _) => lines::play_stamped(new(&take).as_mut(), path, played),
-            (Form::Server, Some(live)) => server::play(live, &take, path, played),
-            (Form::Server | Form::Files(_), _) => Ok(()),
+        let done = match def.recorded {
+            Form::Own(new) => lines::play_own(new(&take).as_mut(), path, played),
+            Form::Stamped(new) => lines::play_stamped(new(&take).as_mut(), path, played),
+            Form::Server(live) => server::play(live, &take, path, played),
+            // All of them were played at once.
+            Form::Files(_) => return Ok(()),
         };
         done.map_err(|why| Unplayable { path: path.clone(), why })?;
     }
     Ok(())
+}
+
+/// Hands out the lines of a file that have a time; the others are counted.
+fn each_stamped(
+    path: &Path,
+    played: &mut Played,
+    mut each: impl FnMut(Timestamp, Stamp<'_>, &mut Played),
+) -> io::Result<()> {
+    each_line(path, |line| {
+        let WholeLine::Text(line) = line else { return played.refuse("too_long") };
+        played.records += 1;
+        match Stamp::read(line) {
+            Ok((at, stamp)) => each(at, stamp, played),
+            Err(reason) => played.refuse(reason),
+        }
+    })
 }
 
 // === impl Played ===

@@ -20,9 +20,8 @@ use serde_json::value::RawValue;
 
 use super::super::live::{Answer, Ask, AskError, LiveSource, Opening, Peer, Said};
 use super::lines::{SILENCE_MS, each_second};
-use super::{Played, Stamp, Take, bytes_of};
+use super::{Played, Take, bytes_of, each_stamped};
 use crate::event::{Name, Timestamp};
-use crate::ingest::whole::{WholeLine, each_line};
 use crate::sources::Record;
 
 /// A question is answered within this time.
@@ -59,13 +58,7 @@ struct Server<'a> {
 pub(super) fn play(source: &LiveSource, take: &Take<'_>, path: &Path, played: &mut Played) -> io::Result<()> {
     let mut answers: HashMap<String, Vec<(Timestamp, u16, Vec<u8>)>> = HashMap::new();
     let mut said = Vec::new();
-    each_line(path, |line| {
-        let WholeLine::Text(line) = line else { return played.refuse("too_long") };
-        played.records += 1;
-        let (at, stamp) = match Stamp::read(line) {
-            Ok(read) => read,
-            Err(reason) => return played.refuse(reason),
-        };
+    each_stamped(path, played, |at, stamp, played| {
         if let Some(record) = stamp.record {
             said.push((at, What::Record(bytes_of(record))));
         } else if let Some(connected) = stamp.connected {
