@@ -73,9 +73,9 @@ impl Events {
         }
     }
 
-    /// Whether anything is due by now.
-    pub(super) fn is_due(&self, now: Timestamp) -> bool {
-        self.waiting.iter().any(|w| w.due <= now)
+    /// When the first of them is due.
+    pub(super) fn next_due(&self) -> Option<Timestamp> {
+        self.waiting.iter().map(|w| w.due).min()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -185,6 +185,7 @@ impl Tracer {
         let key = (facts.source.clone(), facts.session.clone());
         let events = &mut self.traces.entry(key.clone()).or_default().events;
         if events.see(&key, facts, derived, epoch, now) {
+            self.expect(now);
             self.dirty.insert(key);
         }
     }

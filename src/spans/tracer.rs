@@ -49,6 +49,8 @@ pub struct Tracer {
     /// Spans that could not be told, since the last call.
     lost: u64,
     pub(super) exemplars: Arc<Exemplars>,
+    /// Nothing is due before; none: nothing is due at all.
+    earliest: Option<Timestamp>,
 }
 
 /// One session.
@@ -105,6 +107,7 @@ impl Tracer {
             trace.events.take_back(note);
         }
         self.dirty.insert(key);
+        self.expect(now.plus(SETTLED_MS));
     }
 
     /// Nothing is known of a session any more: what is open in it ended, as far as anybody saw, with its last activity.
@@ -161,6 +164,7 @@ impl Tracer {
             trace.runs[at].given_up = true;
         }
         self.dirty.insert(key);
+        self.expect(now.plus(SETTLED_MS));
     }
 
     fn lose_orchestration(&mut self, facts: &Facts, run: &Orchestration, now: Timestamp) {
@@ -185,6 +189,7 @@ impl Tracer {
             trace.runs[known].given_up = true;
         }
         self.dirty.insert(owner);
+        self.expect(now.plus(SETTLED_MS));
     }
 
     /// A session leaves memory: what it still has to tell is told with the next [`Self::drain`], and then it is forgotten.
@@ -195,7 +200,13 @@ impl Tracer {
             trace.waiting.iter_mut().for_each(|w| w.due = now);
             trace.events.hurry(now);
             self.dirty.insert(key);
+            self.expect(now);
         }
+    }
+
+    /// Something may be due at a moment.
+    pub(super) fn expect(&mut self, at: Timestamp) {
+        self.earliest = Some(self.earliest.map_or(at, |known| known.min(at)));
     }
 
     /// Whether a row changed since the last call of [`Self::changes`].
@@ -205,18 +216,31 @@ impl Tracer {
 
     /// Whether anything is due by now.
     pub fn is_due(&self, now: Timestamp) -> bool {
-        self.traces.values().any(|trace| trace.is_due(now))
+        self.earliest.is_some_and(|at| at <= now)
     }
 
     /// What is due by now, in the order in which it became so.
     pub fn drain(&mut self, now: Timestamp) -> Vec<Outgoing> {
-        let mut keys: Vec<Key> =
-            self.traces.iter().filter(|(_, t)| t.is_due(now)).map(|(k, _)| k.clone()).collect();
+        if !self.is_due(now) {
+            return Vec::new();
+        }
+        let mut keys = Vec::new();
+        self.earliest = None;
+        for (key, trace) in &self.traces {
+            match trace.next_due() {
+                Some(at) if at <= now => keys.push(key.clone()),
+                Some(at) => self.earliest = Some(self.earliest.map_or(at, |known| known.min(at))),
+                None => {}
+            }
+        }
         keys.sort();
         let mut out = Vec::new();
         for key in keys {
             self.drain_one(&key, now, &mut out);
             self.drain_events(&key, now, &mut out);
+            if let Some(at) = self.traces.get(&key).and_then(Trace::next_due) {
+                self.expect(at);
+            }
             self.dirty.insert(key);
         }
         out.sort_by_key(|(due, _)| *due);
@@ -330,6 +354,7 @@ impl Tracer {
                 self.employers.insert(SessionId::from(thread.as_str()), key.clone());
             }
         }
+        trace.next_due().into_iter().for_each(|at| self.expect(at));
         self.traces.insert(key, trace);
         true
     }
@@ -417,8 +442,8 @@ impl Trace {
         }
     }
 
-    fn is_due(&self, now: Timestamp) -> bool {
-        self.waiting.iter().any(|w| w.due <= now) || self.events.is_due(now)
+    fn next_due(&self) -> Option<Timestamp> {
+        self.waiting.iter().map(|w| w.due).chain(self.events.next_due()).min()
     }
 
     fn index_of(&self, run: &(RunKey, u8)) -> Option<usize> {

@@ -222,17 +222,28 @@ pub fn best(runs: usize, mut work: impl FnMut()) -> Duration {
 /// CPU time of this thread that one run of `work` takes in the mean, after one to warm up. Unlike [`best`] it does not
 /// depend on what else the machine does; where the kernel does not tell, it is the shortest run.
 pub fn cpu(runs: u32, mut work: impl FnMut()) -> Duration {
-    let spent = || {
-        let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-        text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
-    };
     work();
-    let before = spent();
+    let before = thread_cpu();
     let shortest = best(runs as usize - 1, &mut work);
-    match (before, spent()) {
+    match (before, thread_cpu()) {
         (Some(before), Some(after)) => (after - before) / runs,
         _ => shortest,
     }
+}
+
+/// CPU time of this thread that `work` takes; where the kernel does not tell, how long it takes.
+pub fn thread_time(work: impl FnOnce()) -> Duration {
+    let (started, before) = (Instant::now(), thread_cpu());
+    work();
+    match (before, thread_cpu()) {
+        (Some(before), Some(after)) => after - before,
+        _ => started.elapsed(),
+    }
+}
+
+fn thread_cpu() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
 }
 
 /// The value below which `share` of the list lies.
