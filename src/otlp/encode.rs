@@ -18,7 +18,7 @@ use prost::Message as _;
 
 use crate::event::Timestamp;
 use crate::spans::{
-    Context, Key, LogRecord, Outgoing, SCHEMA_URL, Signal, Span, SpanEvent, SpanId, TraceId, Value,
+    Context, Key, LogRecord, Outgoing, SCHEMA_URL, Signal, Span, SpanEvent, SpanId, Text, TraceId, Value,
 };
 
 /// Name of the instrumentation scope of everything about agents.
@@ -168,7 +168,8 @@ fn attributes(list: Vec<(Key, Value)>) -> Vec<KeyValue> {
 
 fn any(value: Value) -> opentelemetry::Value {
     match value {
-        Value::Text(text) => opentelemetry::Value::String(text.into()),
+        Value::Text(Text::Word(word)) => opentelemetry::Value::String(word.into()),
+        Value::Text(Text::Name(name)) => opentelemetry::Value::String(name.into()),
         Value::Int(n) => opentelemetry::Value::I64(n),
         Value::Float(n) => opentelemetry::Value::F64(n),
         Value::Bool(yes) => opentelemetry::Value::Bool(yes),

@@ -11,6 +11,9 @@ use crate::event::{
 use crate::session::Facts;
 use crate::session::notes::RunOutcome;
 
+/// Attributes that most spans have room for without moving.
+const USUAL: usize = 9;
+
 type Owner = (SourceId, SessionId);
 type Stretch = (Timestamp, Timestamp);
 
@@ -64,10 +67,12 @@ pub(super) fn span(
         name,
         start,
         end: end.max(start),
-        attributes: vec![
-            (Key::ConversationId, owner.1.as_str().into()),
-            (Key::Source, owner.0.as_str().into()),
-        ],
+        attributes: {
+            let mut attributes = Vec::with_capacity(USUAL);
+            attributes.push((Key::ConversationId, (&owner.1.0).into()));
+            attributes.push((Key::Source, (&owner.0.0).into()));
+            attributes
+        },
         events: Vec::new(),
         dropped_events: 0,
         links: Vec::new(),
@@ -86,7 +91,7 @@ pub(super) fn run(
     end: &RunOutcome,
     usage: &[u64; 5],
 ) -> Span {
-    let agent = parts.agent.as_ref().map_or(owner.0.as_str(), Name::as_str);
+    let agent = parts.agent.as_ref().map_or(&owner.0.0, |name| &name.0);
     let mut span = span(owner, context, parent, format!("invoke_agent {agent}"), stretch);
     let attributes = &mut span.attributes;
     attributes.push((Key::OperationName, "invoke_agent".into()));
@@ -97,8 +102,7 @@ pub(super) fn run(
         (Key::ProviderName, &parts.provider),
         (Key::Project, &parts.project),
     ];
-    attributes
-        .extend(names.into_iter().filter_map(|(key, name)| Some((key, name.as_ref()?.as_str().into()))));
+    attributes.extend(names.into_iter().filter_map(|(key, name)| Some((key, (&name.as_ref()?.0).into()))));
     attributes.push((Key::Trigger, trigger.as_str().into()));
     attributes.push((Key::Outcome, end.outcome.as_str().into()));
     if parts.usage_seen {
@@ -148,9 +152,9 @@ fn step_name(step: &Step) -> String {
 
 pub(super) fn step_attributes(step: &Step) -> Vec<(Key, Value)> {
     let mut attributes: Vec<(Key, Value)> =
-        vec![(Key::StepId, step.id.as_str().into()), (Key::StepKind, step.kind.as_str().into())];
+        vec![(Key::StepId, (&step.id.0).into()), (Key::StepKind, step.kind.as_str().into())];
     if let Some(name) = &step.name {
-        attributes.push((Key::StepName, name.as_str().into()));
+        attributes.push((Key::StepName, (&name.0).into()));
     }
     let numbers = [(Key::StepIndex, step.index), (Key::StepTotal, step.total), (Key::StepEntry, step.entry)];
     attributes.extend(numbers.into_iter().filter_map(|(key, n)| Some((key, n?.into()))));
@@ -172,8 +176,8 @@ pub(super) fn call(
     let mut span = span(owner, context, Some(parent), format!("execute_tool {}", tool.as_str()), stretch);
     let attributes = &mut span.attributes;
     attributes.push((Key::OperationName, "execute_tool".into()));
-    attributes.push((Key::ToolName, tool.as_str().into()));
-    attributes.push((Key::ToolCallId, call.as_str().into()));
+    attributes.push((Key::ToolName, (&tool.0).into()));
+    attributes.push((Key::ToolCallId, (&call.0).into()));
     attributes.push((Key::ToolClass, class.as_str().into()));
     attributes.push((Key::Outcome, outcome.as_str().into()));
     if let Some(code) = exit_code {
@@ -239,9 +243,9 @@ pub(super) fn step_began(
     observed: Timestamp,
     session: &SessionId,
 ) -> LogRecord {
-    let mut attributes: Vec<(Key, Value)> = vec![(Key::ConversationId, session.as_str().into())];
+    let mut attributes: Vec<(Key, Value)> = vec![(Key::ConversationId, (&session.0).into())];
     attributes.extend(step_attributes(step));
-    attributes.push((Key::ParentSpan, Value::Text(parent.to_string())));
+    attributes.push((Key::ParentSpan, parent.to_string().into()));
     LogRecord {
         name: "agent_session.step.started".to_owned(),
         time,

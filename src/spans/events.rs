@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::build::step_attributes;
 use super::run::Run;
+use super::told::Told;
 use super::tracer::{Owner, SETTLED_MS, Tracer};
 use super::{Key, LogRecord, Outgoing, Value};
 use crate::event::reduce::stable_hash;
@@ -19,12 +20,10 @@ use crate::session::notes::{Note, RunKey, What, key_of};
 use crate::session::{Derived, Facts, State};
 
 /// Name, what tells the fact from others, attributes, whether somebody should look.
-type Told = (&'static str, String, Vec<(Key, Value)>, bool);
+type Said = (&'static str, String, Vec<(Key, Value)>, bool);
 
 /// Events of one session that wait to be told.
 const MAX_WAITING: usize = 1_000;
-/// Events of a session that were told and are not told again.
-const MAX_TOLD: usize = 256;
 
 /// Events of one session.
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -33,8 +32,9 @@ pub(super) struct Events {
     state: Option<(String, Timestamp)>,
     /// How new its facts were at the last look.
     heard: Option<Timestamp>,
-    waiting: Vec<Waiting>,
-    told: VecDeque<u64>,
+    /// By when it is due.
+    waiting: VecDeque<Waiting>,
+    told: Told,
 }
 
 /// An event that is told when it is due.
@@ -75,7 +75,7 @@ impl Events {
 
     /// When the first of them is due.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
-        self.waiting.iter().map(|w| w.due).min()
+        self.waiting.front().map(|w| w.due)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -90,7 +90,8 @@ impl Events {
     fn wait(&mut self, waiting: Waiting) -> bool {
         let fits = self.waiting.len() < MAX_WAITING;
         if fits {
-            self.waiting.push(waiting);
+            let at = self.waiting.partition_point(|w| w.due <= waiting.due);
+            self.waiting.insert(at, waiting);
         }
         fits
     }
@@ -153,19 +154,12 @@ impl Events {
 
     /// What is due by now and was not told before.
     fn drain(&mut self, now: Timestamp) -> Vec<Waiting> {
-        let (due, later): (Vec<_>, _) =
-            std::mem::take(&mut self.waiting).into_iter().partition(|w| w.due <= now);
-        self.waiting = later;
+        let due = self.waiting.partition_point(|w| w.due <= now);
         let mut news = Vec::new();
-        for waiting in due {
-            if self.told.contains(&waiting.record.id) {
-                continue;
+        for waiting in self.waiting.drain(..due) {
+            if self.told.tell(waiting.record.id) {
+                news.push(waiting);
             }
-            self.told.push_back(waiting.record.id);
-            if self.told.len() > MAX_TOLD {
-                self.told.pop_front();
-            }
-            news.push(waiting);
         }
         news
     }
@@ -206,8 +200,7 @@ impl Tracer {
 }
 
 fn record(owner: &Owner, name: &str, time: Timestamp, more: Vec<(Key, Value)>) -> LogRecord {
-    let mut attributes =
-        vec![(Key::ConversationId, owner.1.as_str().into()), (Key::Source, owner.0.as_str().into())];
+    let mut attributes = vec![(Key::ConversationId, (&owner.1.0).into()), (Key::Source, (&owner.0.0).into())];
     attributes.extend(more);
     LogRecord {
         name: name.to_owned(),
@@ -221,7 +214,7 @@ fn record(owner: &Owner, name: &str, time: Timestamp, more: Vec<(Key, Value)>) -
 }
 
 /// Name, what tells the fact from others, attributes, whether somebody should look; `None`: it is none.
-fn of_note(note: &Note) -> Option<Told> {
+fn of_note(note: &Note) -> Option<Said> {
     let at = || note.at.as_millis().to_string();
     Some(match &note.what {
         What::Asked { action, kind } => {

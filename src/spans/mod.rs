@@ -9,12 +9,15 @@ mod names;
 mod parts;
 mod run;
 mod signal;
+mod text;
+mod told;
 mod tracer;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::names::{Key, SCHEMA_URL, SEMCONV_VERSION};
 pub use self::signal::Signal;
+pub use self::text::Text;
 pub use self::tracer::Tracer;
 use crate::event::Timestamp;
 use crate::event::reduce::stable_hash;
@@ -70,7 +73,7 @@ pub struct Span {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Value {
     /// Text that may be shown.
-    Text(String),
+    Text(Text),
     /// A number of things.
     Int(i64),
     /// Any other number.
@@ -166,9 +169,9 @@ impl std::fmt::Display for SpanId {
 
 // === impl Value ===
 
-impl From<&str> for Value {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
+impl<T: Into<Text>> From<T> for Value {
+    fn from(text: T) -> Self {
+        Self::Text(text.into())
     }
 }
 

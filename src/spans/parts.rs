@@ -36,7 +36,7 @@ fn attributes_of(part: &Part) -> Vec<(Key, Value)> {
         Part::Attempt { spec, number, .. } => (StepKind::Attempt, Some(spec), Some(*number)),
     };
     let mut attributes: Vec<(Key, Value)> = vec![(Key::StepKind, kind.as_str().into())];
-    attributes.extend(name.map(|name| (Key::StepName, name.as_str().into())));
+    attributes.extend(name.map(|name| (Key::StepName, (&name.0).into())));
     attributes.extend(index.map(|index| (Key::StepIndex, index.into())));
     attributes
 }
@@ -93,10 +93,10 @@ pub(super) fn part_began(
     observed: Timestamp,
 ) -> LogRecord {
     let own = Context { trace: context.trace, span: span_of(owner, run, part) };
-    let mut attributes: Vec<(Key, Value)> = vec![(Key::ConversationId, owner.1.as_str().into())];
+    let mut attributes: Vec<(Key, Value)> = vec![(Key::ConversationId, (&owner.1.0).into())];
     attributes.extend(attributes_of(part));
     let parent = parent_of(owner, run, part, context);
-    attributes.push((Key::ParentSpan, Value::Text(parent.to_string())));
+    attributes.push((Key::ParentSpan, parent.to_string().into()));
     LogRecord {
         name: "agent_session.step.started".to_owned(),
         time,
@@ -138,8 +138,8 @@ pub(super) fn orchestration(
         build::span(owner, context, None, format!("invoke_workflow {}", owner.1.as_str()), stretch);
     span.links = links;
     span.attributes.push((Key::OperationName, "invoke_workflow".into()));
-    span.attributes.push((Key::WorkflowName, owner.1.as_str().into()));
-    span.attributes.extend(parts.project().map(|name| (Key::Project, name.as_str().into())));
+    span.attributes.push((Key::WorkflowName, (&owner.1.0).into()));
+    span.attributes.extend(parts.project().map(|name| (Key::Project, (&name.0).into())));
     let outcome = match state {
         OrchestrationState::Completed => EndOutcome::Completed,
         OrchestrationState::Failed => EndOutcome::Failed,

@@ -6,15 +6,17 @@
 
 mod tell;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
+use hashbrown::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 use super::build::{self, Parts};
 use super::events::Events;
 use super::parts;
 use super::run::{Mark, MarkOf, Place, Run};
+use super::told::Told;
 use super::{Context, Link, Outgoing, SpanId, TraceId, exemplars};
 use crate::event::{CallOutcome, Id, OrchestrationState, SessionId, SourceId, Timestamp};
 use crate::session::Facts;
@@ -27,8 +29,6 @@ use crate::session::orchestration::Orchestration;
 pub(super) const SETTLED_MS: i64 = 5_000;
 /// Runs of one session that something may still be told of.
 const MAX_RUNS: usize = 8;
-/// Ids of a session that were told and must not be told again with other content.
-const MAX_TOLD: usize = 512;
 /// Things of one session that wait to be told; more are counted as lost.
 const MAX_WAITING: usize = 20_000;
 /// A sub-agent begins a little before or after the record of the call that started it.
@@ -59,8 +59,9 @@ pub(super) struct Trace {
     parent: Option<SessionId>,
     forked_from: Option<SessionId>,
     pub(super) runs: VecDeque<Run>,
-    waiting: Vec<Waiting>,
-    told: VecDeque<u64>,
+    /// By when it is due.
+    waiting: VecDeque<Waiting>,
+    told: Told,
     pub(super) events: Events,
 }
 
@@ -72,7 +73,7 @@ struct Waiting {
     note: Note,
     observed: bool,
     /// What a run's span says, as it stood at its end.
-    parts: Option<Parts>,
+    parts: Option<Box<Parts>>,
 }
 
 // === impl Tracer ===
@@ -249,14 +250,19 @@ impl Tracer {
 
     fn drain_one(&mut self, key: &Key, now: Timestamp, out: &mut Vec<(Timestamp, Outgoing)>) {
         let Some(trace) = self.traces.get_mut(key) else { return };
-        let (due, later): (Vec<_>, _) =
-            std::mem::take(&mut trace.waiting).into_iter().partition(|w| w.due <= now);
-        trace.waiting = later;
+        let due = trace.waiting.partition_point(|w| w.due <= now);
+        let due: Vec<Waiting> = trace.waiting.drain(..due).collect();
+        let mut last: Option<((RunKey, u8), Place)> = None;
         for waiting in due {
-            let Some(place) = self.place_of(key, &waiting.run, 0) else {
+            // Mostly all of it is of one run.
+            let known = last.as_ref().filter(|(run, _)| *run == waiting.run).map(|(_, place)| *place);
+            let Some(place) = known.or_else(|| self.place_of(key, &waiting.run, 0)) else {
                 self.lost += 1;
                 continue;
             };
+            if known.is_none() {
+                last = Some((waiting.run.clone(), place));
+            }
             let links = if matches!(waiting.note.what, What::Run { .. } | What::Orchestration { .. }) {
                 self.links_of(key, &waiting.run)
             } else {
@@ -443,7 +449,7 @@ impl Trace {
     }
 
     fn next_due(&self) -> Option<Timestamp> {
-        self.waiting.iter().map(|w| w.due).chain(self.events.next_due()).min()
+        self.waiting.front().map(|w| w.due).into_iter().chain(self.events.next_due()).min()
     }
 
     fn index_of(&self, run: &(RunKey, u8)) -> Option<usize> {
@@ -535,7 +541,7 @@ impl Trace {
                     return true;
                 }
                 run.until = Some(note.at);
-                parts = Some(Parts::of(facts));
+                parts = Some(Box::new(Parts::of(facts)));
                 let observed = end.outcome.is_observed();
                 self.close_steps(i, note.at, now);
                 return self.wait(i, note.clone(), observed, parts, now);
@@ -560,7 +566,7 @@ impl Trace {
                 }
                 run.until = Some(note.at);
                 let observed = *state != OrchestrationState::Unknown;
-                return self.wait(i, note.clone(), observed, Some(Parts::of(facts)), now);
+                return self.wait(i, note.clone(), observed, Some(Box::new(Parts::of(facts))), now);
             }
             What::PartBegan(_) if run.until.is_some() => return true,
             What::PartBegan(_) | What::Held { .. } => {}
@@ -618,20 +624,30 @@ impl Trace {
         }
     }
 
-    fn wait(&mut self, run: usize, note: Note, observed: bool, parts: Option<Parts>, now: Timestamp) -> bool {
+    fn wait(
+        &mut self,
+        run: usize,
+        note: Note,
+        observed: bool,
+        parts: Option<Box<Parts>>,
+        now: Timestamp,
+    ) -> bool {
         if self.waiting.len() >= MAX_WAITING {
             return false;
         }
         let due = note.at.max(now).plus(SETTLED_MS);
         let run = self.runs[run].id();
-        self.waiting.push(Waiting { due, run, note, observed, parts });
+        // Mostly it is due last.
+        let last = self.waiting.back().is_none_or(|last| last.due <= due);
+        let at = if last { self.waiting.len() } else { self.waiting.partition_point(|w| w.due <= due) };
+        self.waiting.insert(at, Waiting { due, run, note, observed, parts });
         true
     }
 
     /// A note no longer holds.
     fn take_back(&mut self, key: &Key, note: &Note) {
         if let Some(at) = self.waiting.iter().position(|w| w.note == *note) {
-            self.waiting.swap_remove(at);
+            self.waiting.remove(at);
         }
         let Some(i) = self.runs.iter().rposition(|run| note.run.as_ref().is_none_or(|key| run.key == *key))
         else {

@@ -18,6 +18,8 @@ use crate::telemetry::Telemetry;
 const SPOOL: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("spool");
 /// Rows looked through in one go for those of one signal; between two such the transaction is given back.
 const LOOK_THROUGH: usize = 8_192;
+/// Most rows fit into so many bytes.
+const ROOM: usize = 384;
 /// Bytes of the rows together.
 const BYTES: &str = "spool_bytes";
 /// Says whether rows can be read: they name attributes by their place in the table of names.
@@ -230,7 +232,9 @@ impl Spool {
     pub(super) fn add(&mut self, items: impl IntoIterator<Item = Outgoing>) {
         let Some(keep) = self.keep else { return };
         for item in items.into_iter().filter(|item| keep.takes(item.signal())) {
-            let row = postcard::to_allocvec(&item).expect("spans are made of types that always serialise");
+            let room = Vec::with_capacity(ROOM);
+            let row =
+                postcard::to_extend(&item, room).expect("spans are made of types that always serialise");
             self.bytes += row.len();
             self.change.added.push((self.next, row));
             self.next += 1;

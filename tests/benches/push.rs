@@ -7,7 +7,7 @@ mod support;
 
 use std::time::{Duration, Instant};
 
-use support::{Client, best, ms, row, table};
+use support::{Client, Running, best, ms, row, table};
 
 const CONNECTIONS: usize = 4;
 const LINES: usize = 1000;
@@ -57,25 +57,12 @@ fn commit_floor() -> Duration {
     })
 }
 
-fn main() {
-    let running = support::start(1000);
-    let now = agent_session_exporter::clock::Clock::system().now().as_millis();
-    // A connection is a host with sessions of its own, as in life; all advance together.
-    let per_connection = BATCHES / CONNECTIONS;
-    let body = |b: usize| {
-        let (connection, step) = (b / per_connection, b % per_connection);
-        support::batch_of(connection, step * LINES, LINES, SESSIONS / CONNECTIONS, now + step as i64)
-    };
-    let bodies: Vec<Vec<u8>> = (0..BATCHES).map(body).collect();
-    let parsing = best(5, || {
-        std::hint::black_box(bodies[..20].iter().map(|b| parse(b)).sum::<usize>());
-    });
-    let parse_rate = (20 * LINES) as f64 / parsing.as_secs_f64();
-
+/// Pushes all bodies; how long that took, and each answer.
+fn push(running: &Running, bodies: &[Vec<u8>]) -> (Duration, Vec<Duration>) {
     let started = Instant::now();
-    let mut latencies: Vec<Duration> = std::thread::scope(|scope| {
+    let latencies = std::thread::scope(|scope| {
         let threads: Vec<_> = bodies
-            .chunks(per_connection)
+            .chunks(BATCHES / CONNECTIONS)
             .map(|own| {
                 let address = running.address.clone();
                 scope.spawn(move || {
@@ -92,15 +79,38 @@ fn main() {
             .collect();
         threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
     });
-    let took = started.elapsed();
-    let rate = (BATCHES * LINES) as f64 / took.as_secs_f64();
+    (started.elapsed(), latencies)
+}
+
+fn main() {
+    let now = agent_session_exporter::clock::Clock::system().now().as_millis();
+    // A connection is a host with sessions of its own, as in life; all advance together.
+    let per_connection = BATCHES / CONNECTIONS;
+    let body = |b: usize| {
+        let (connection, step) = (b / per_connection, b % per_connection);
+        support::batch_of(connection, step * LINES, LINES, SESSIONS / CONNECTIONS, now + step as i64)
+    };
+    let bodies: Vec<Vec<u8>> = (0..BATCHES).map(body).collect();
+    let parsing = best(5, || {
+        std::hint::black_box(bodies[..20].iter().map(|b| parse(b)).sum::<usize>());
+    });
+    let parse_rate = (20 * LINES) as f64 / parsing.as_secs_f64();
+
+    let (took, mut latencies) = push(&support::start(1000), &bodies);
+    let (traced, _) = push(&support::start_traced(1000), &bodies);
+    let rate = |took: Duration| (BATCHES * LINES) as f64 / took.as_secs_f64();
 
     table("Push, durable");
     row("serde_json into a struct, one core", &format!("{parse_rate:.0} events/s"), "baseline");
     row(
         "push, 4 connections, two cores for both sides",
-        &format!("{rate:.0} events/s"),
-        &format!("{:.2}", rate / parse_rate),
+        &format!("{:.0} events/s", rate(took)),
+        &format!("{:.2}", rate(took) / parse_rate),
+    );
+    row(
+        "the same with spans built and kept, to push without",
+        &format!("{:.0} events/s", rate(traced)),
+        &format!("{:.2}", rate(traced) / rate(took)),
     );
     row("one answer (1,000 events), median", &ms(support::percentile(&mut latencies, 0.5)), "");
     row("one answer (1,000 events), p99", &ms(support::percentile(&mut latencies, 0.99)), "");

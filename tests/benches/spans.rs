@@ -150,7 +150,7 @@ fn fold_and_build(events: Vec<Event>, way: Way) -> (u64, u64) {
                     Outgoing::Log(_) => records += 1,
                 }
                 if way == Way::Rows {
-                    black_box(postcard::to_allocvec(&item).unwrap());
+                    black_box(postcard::to_extend(&item, Vec::with_capacity(384)).unwrap());
                 }
             }
         },

@@ -158,7 +158,7 @@ fn branch(
 
 fn shown(value: &Value) -> String {
     match value {
-        Value::Text(text) => text.clone(),
+        Value::Text(text) => text.as_str().to_owned(),
         Value::Int(n) => n.to_string(),
         Value::Float(x) => x.to_string(),
         Value::Bool(yes) => yes.to_string(),

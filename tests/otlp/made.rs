@@ -19,7 +19,7 @@ pub(crate) fn span(n: u64) -> Span {
         end: at(1 + n as i64 % 1000),
         attributes: vec![
             (Key::OperationName, Value::from("execute_tool")),
-            (Key::ConversationId, Value::Text(format!("session-{}", n / 50))),
+            (Key::ConversationId, Value::from(format!("session-{}", n / 50))),
             (Key::StepIndex, Value::from(n)),
             (Key::CostDollars, Value::Float(0.25)),
             (Key::EndObserved, Value::from(n.is_multiple_of(3))),

@@ -125,7 +125,7 @@ fn send(folder: &Path, range: std::ops::Range<u64>) {
 /// What has to arrive.
 fn line(item: &Outgoing) -> String {
     let value = |v: &Value| match v {
-        Value::Text(text) => serde_json::json!(text),
+        Value::Text(text) => serde_json::json!(text.as_str()),
         Value::Int(n) => serde_json::json!(n),
         Value::Float(n) => serde_json::json!(n),
         Value::Bool(yes) => serde_json::json!(yes),

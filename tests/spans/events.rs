@@ -31,7 +31,7 @@ fn shown(logs: &[LogRecord]) -> Vec<String> {
     let text = |log: &LogRecord, key: Key| {
         let found = log.attributes.iter().find(|(k, _)| *k == key)?;
         match &found.1 {
-            Value::Text(text) => Some(text.clone()),
+            Value::Text(text) => Some(text.as_str().to_owned()),
             other => Some(format!("{other:?}")),
         }
     };

@@ -111,7 +111,7 @@ fn a_wait_hangs_on_its_call_a_call_on_its_step_a_step_on_its_run() {
     assert_eq!(named(&spans, "execute_tool read").parent, Some(run.context.span));
     assert_eq!((wait.end.since(wait.start), hold.end.since(hold.start)), (6_000, 7_000));
     assert_eq!(attribute(hold, Key::Attempt), Some(&Value::Int(2)));
-    assert_eq!(attribute(step, Key::StepName), Some(&Value::Text("Builder".to_owned())));
+    assert_eq!(attribute(step, Key::StepName), Some(&Value::from("Builder")));
     assert!(spans.iter().all(|s| s.context.trace == run.context.trace && !s.failed));
     assert!(spans.iter().all(|s| attribute(s, Key::EndObserved).is_none()));
 }
@@ -216,7 +216,7 @@ fn a_run_that_is_lost_claims_no_end_and_what_comes_later_is_another_run() {
     assert_eq!(lost.end.since(lost.start), 2_000, "its last activity");
     let unobserved = |s: &&Span| attribute(s, Key::EndObserved).is_some();
     assert_eq!(spans.iter().filter(unobserved).count(), 3, "the run, its call, its step");
-    assert_eq!(attribute(later, Key::Outcome), Some(&Value::Text("completed".to_owned())));
+    assert_eq!(attribute(later, Key::Outcome), Some(&Value::from("completed")));
     assert_eq!(later.links.len(), 1);
     assert_eq!((later.links[0].to, later.links[0].relation.as_str()), (lost.context, "previous_run"));
     // The call that had been given up is not told a second time.
@@ -248,7 +248,7 @@ fn what_comes_late_changes_nothing_that_was_told() {
     assert_eq!(failed.len(), 1, "a person's wish is no failure");
     assert_eq!(attribute(failed[0], Key::InputTokens), Some(&Value::Int(15)));
     assert_eq!(attribute(failed[0], Key::OutputTokens), Some(&Value::Int(7)));
-    assert_eq!(attribute(failed[0], Key::ErrorType), Some(&Value::Text("failed".to_owned())));
+    assert_eq!(attribute(failed[0], Key::ErrorType), Some(&Value::from("failed")));
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn what_nothing_ended_is_over_with_its_run() {
         turn_ended("s", 21.0, "r2", "completed"),
     ]);
     let bash = named(&spans, "execute_tool bash");
-    assert_eq!(attribute(bash, Key::Outcome), Some(&Value::Text("interrupted".to_owned())));
+    assert_eq!(attribute(bash, Key::Outcome), Some(&Value::from("interrupted")));
     assert_eq!(bash.end.since(bash.start), 2_000, "not when it was concluded");
     assert!(!names(&spans).contains(&"task"));
 }
@@ -319,7 +319,7 @@ fn a_session_that_is_removed_in_mid_turn_ends_its_run() {
         line("s", 2.0, "session.deleted", json!({"data": {}})),
     ]);
     let run = named(&spans, "invoke_agent mine");
-    assert_eq!(attribute(run, Key::Outcome), Some(&Value::Text("deleted".to_owned())));
+    assert_eq!(attribute(run, Key::Outcome), Some(&Value::from("deleted")));
     assert_eq!((run.end.since(run.start), run.failed), (2_000, false));
     assert_eq!(named(&spans, "execute_tool bash").end, run.end);
 }

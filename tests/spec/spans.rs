@@ -101,7 +101,7 @@ fn an_orchestration_that_falls_silent_ends_with_its_last_word_and_goes_on_as_ano
     assert_eq!(attribute(lost, Key::EndObserved), Some(&Value::Bool(false)));
     assert_eq!((lost.end, found.end), (last, later.plus(1_000)));
     assert_eq!(found.links.first().map(|link| link.to), Some(lost.context));
-    assert_eq!(attribute(found, Key::Outcome), Some(&Value::Text("completed".to_owned())));
+    assert_eq!(attribute(found, Key::Outcome), Some(&Value::from("completed")));
     assert_ne!(lost.context.trace, found.context.trace);
     let slow: Vec<_> = spans.iter().filter(|s| s.name == "spec 107-slow-build").collect();
     assert_eq!(slow.len(), 2, "what was open is open in the run that follows");

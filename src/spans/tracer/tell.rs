@@ -2,8 +2,7 @@
 
 use super::super::run::{Mark, MarkOf, Place};
 use super::super::{Context, Link, Outgoing, SpanId, build, parts};
-use super::{Key, MAX_TOLD, Trace, Waiting, call_span, step_span};
-use crate::event::reduce::stable_hash;
+use super::{Key, Trace, Waiting, call_span, step_span};
 use crate::event::{CallOutcome, Timestamp};
 use crate::session::notes::What;
 
@@ -113,13 +112,9 @@ impl Trace {
             | What::PlanReady
             | What::VerificationFailed => return None,
         };
-        let told = stable_hash(span.context.span.0);
-        if self.told.contains(&told) {
+        let told = u64::from_be_bytes(span.context.span.0);
+        if !self.told.tell(told) {
             return None;
-        }
-        self.told.push_back(told);
-        if self.told.len() > MAX_TOLD {
-            self.told.pop_front();
         }
         Some(Outgoing::Span(if waiting.observed { span } else { build::unobserved(span) }))
     }

@@ -17,6 +17,7 @@ use agent_session_exporter::event::{Capabilities, Capability, Reducer, SourceId}
 use agent_session_exporter::session::{Snapshot, Thresholds};
 use agent_session_exporter::sources::{self, LIST, push};
 use agent_session_exporter::store;
+use agent_session_exporter::store::spool::Keep;
 use agent_session_exporter::telemetry::Telemetry;
 use agent_session_exporter::views::prometheus::{self, Renderer};
 use agent_session_exporter::views::selection;
@@ -36,8 +37,18 @@ pub fn start(max_sessions: usize) -> Running {
     start_reading(max_sessions, None, &[])
 }
 
+/// The same, which builds spans and keeps them for a collector that never comes.
+pub fn start_traced(max_sessions: usize) -> Running {
+    let keep = Keep { spans: true, logs: true, max_items: 1_000_000, max_bytes: 1 << 30 };
+    start_all(max_sessions, None, &[], Some(keep))
+}
+
 /// The same with these sources over a home folder.
 pub fn start_reading(max_sessions: usize, home: Option<&Path>, names: &[&str]) -> Running {
+    start_all(max_sessions, home, names, None)
+}
+
+fn start_all(max_sessions: usize, home: Option<&Path>, names: &[&str], spool: Option<Keep>) -> Running {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let folder = tempfile::tempdir().unwrap();
     let clock = Clock::system();
@@ -58,9 +69,9 @@ pub fn start_reading(max_sessions: usize, home: Option<&Path>, names: &[&str]) -
         retell: Default::default(),
         file_sources: ids(),
         read_only_agents: Vec::new(),
-        spool: None,
+        spool,
         folder: Some(folder.path().to_owned()),
-        traced: false,
+        traced: spool.is_some(),
     };
     let store = store::spawn(opened, options, clock, reducer.clone(), telemetry.clone()).unwrap();
     let stop = tokio::sync::watch::Sender::new(false);
