@@ -5,6 +5,7 @@
 //! Rank of evidence: progress moves both clocks, work activity `last_activity`, everything `last_seen`.
 
 mod actions;
+mod callers;
 mod orchestration;
 mod process;
 mod usage;
@@ -100,6 +101,7 @@ impl Facts {
         if let Some(project) = &event.project {
             settle(&mut self.project, &mut self.project_as_of, project, t);
         }
+        self.called_before(event);
         match &event.fact {
             Fact::SessionQueued(info) => {
                 self.queued_at = self.queued_at.into_iter().chain(t).min();
@@ -226,6 +228,7 @@ impl Facts {
             Fact::Spec(update) => self.spec_updated(update, t, out),
             Fact::LaunchBudget(update) => self.launch_updated(update, t, out),
             Fact::Parallel(update) => self.parallel_updated(update, t, out),
+            Fact::AgentWork(work) => self.agent_works(work, t, out),
             Fact::OwnSpec(update) => self.own_spec_updated(update, t),
             Fact::Error { .. } => {
                 self.progress(ProgressKind::ErrorOccurred, Evidence::Structured, 1, false, t, out)
@@ -279,6 +282,7 @@ impl Facts {
                 self.work(t, out);
             }
         }
+        self.called_after(event);
     }
 
     /// A sign that the session itself began; counted once.
@@ -337,7 +341,7 @@ impl Facts {
         }
         let never_ended = self.turn_end.is_none() && self.run_end.is_none();
         if !self.has_turns && self.turn.is_none() && never_ended {
-            self.turn = Some(Turn { request: None, started: t, trigger: Trigger::Unknown, implicit: true });
+            self.open_turn(None, t, Trigger::Unknown, true);
         }
     }
 
@@ -363,7 +367,7 @@ impl Facts {
             self.run_end = None;
             self.turn_end = None;
             self.undelete(t);
-            self.turn = Some(Turn { request: None, started: t, trigger, implicit: true });
+            self.open_turn(None, t, trigger, true);
         }
     }
 
@@ -411,7 +415,7 @@ impl Facts {
         }
         self.note_declared(request, t, &mut out.notes);
         self.queued_prompts = self.queued_prompts.saturating_sub(1);
-        self.turn = Some(Turn { request: request.cloned(), started: t, trigger, implicit: false });
+        self.open_turn(request, t, trigger, false);
         self.run_end = None;
         self.turn_end = None;
         self.undelete(t);

@@ -51,6 +51,8 @@ pub(super) enum MarkOf {
     Task(Id),
     /// The attempt at a spec that an agent of this session works on.
     Agent(Id),
+    /// A turn of such an agent that was told of by its lines.
+    Lines,
 }
 
 // === impl Run ===

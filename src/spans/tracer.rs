@@ -89,20 +89,24 @@ impl Tracer {
         }
         // What is folded again mostly says the same again.
         let mut again: Vec<&Note> = taken_back.iter().collect();
+        let mut fresh = Vec::with_capacity(noted.len());
         for note in noted {
-            if let Some(at) = again.iter().position(|known| *known == note) {
-                again.swap_remove(at);
-            } else {
-                if let What::Agent { thread, .. } = &note.what {
-                    self.employers.insert(SessionId::from(thread.as_str()), key.clone());
-                }
-                self.lost += u64::from(!trace.note(&key, facts, note, now));
-                self.lost += u64::from(!trace.events.note(&key, note, now));
+            match again.iter().position(|known| *known == note) {
+                Some(at) => drop(again.swap_remove(at)),
+                None => fresh.push(note),
             }
         }
+        // First, because what takes its place may be about the same end of the same run.
         for note in again {
             trace.take_back(&key, note);
             trace.events.take_back(note);
+        }
+        for note in fresh {
+            if let What::Agent { thread, .. } = &note.what {
+                self.employers.insert(SessionId::from(thread.as_str()), key.clone());
+            }
+            self.lost += u64::from(!trace.note(&key, facts, note, now));
+            self.lost += u64::from(!trace.events.note(&key, note, now));
         }
         self.dirty.insert(key);
     }
@@ -150,11 +154,12 @@ impl Tracer {
             trace.wait(at, note(end, what), false, None, now);
         }
         let since = trace.runs[at].since;
-        let outcome = RunOutcome { outcome: Ended::Unseen, error: None };
+        let unseen = RunOutcome { outcome: Ended::Unseen, error: None };
+        let callers = turn.callers.clone();
         trace.note(
             &key,
             facts,
-            &note(end.max(since), What::Run { since, trigger: turn.trigger, end: outcome }),
+            &note(end.max(since), What::Run { since, trigger: turn.trigger, end: unseen, callers }),
             now,
         );
         if let Some(at) = trace.runs.iter().rposition(|known| known.key == run) {
@@ -174,9 +179,9 @@ impl Tracer {
         if trace.runs[known].until.is_some() {
             return;
         }
-        let unknown = OrchestrationState::Unknown;
-        let mut open = run.story.open(unknown, true);
-        open.push(What::Orchestration { since, state: unknown, polled: false });
+        let state = OrchestrationState::Unknown;
+        let mut open = run.story.open(state, true);
+        open.push(What::Orchestration { since, state, polled: false, callers: facts.callers.clone() });
         for what in open {
             let note = Note { run: Some(key.clone()), run_since: Some(since), at: at.max(since), what };
             trace.note(&owner, facts, &note, now);
@@ -233,6 +238,9 @@ impl Tracer {
                 self.lost += 1;
                 continue;
             };
+            if self.is_told_by_itself(key, &waiting) {
+                continue;
+            }
             let links = if matches!(waiting.note.what, What::Run { .. } | What::Orchestration { .. }) {
                 self.links_of(key, &waiting.run)
             } else {
@@ -442,6 +450,8 @@ impl Trace {
             note.what,
             What::PartBegan(_)
                 | What::Agent { .. }
+                | What::AgentTurn { .. }
+                | What::AgentCall { .. }
                 | What::Part { .. }
                 | What::Held { .. }
                 | What::Orchestration { .. }

@@ -1,0 +1,88 @@
+//! Traces of the agent or of its caller: a run belongs to those that are given while it is open, or with what announces
+//! it. Of each trace the first span counts, because the later ones lie below it or beside it.
+
+use super::super::facts::{Facts, Turn};
+use crate::event::{Event, Fact, Id, MAX_CALLERS, Timestamp, TraceContext, Trigger};
+
+/// Takes a context in, unless its trace is known already.
+fn admit(callers: &mut Vec<TraceContext>, context: TraceContext) {
+    if callers.len() < MAX_CALLERS && callers.iter().all(|known| known.trace != context.trace) {
+        callers.push(context);
+    }
+}
+
+/// Whether it ends the run it belongs to.
+fn ends(fact: &Fact) -> bool {
+    match fact {
+        Fact::TurnEnded { .. } | Fact::SessionEnded { .. } | Fact::SessionDeleted => true,
+        Fact::Orchestration(update) => update.state.is_some_and(|state| state.is_end()),
+        _ => false,
+    }
+}
+
+/// Whether it tells of a run that is still to come.
+const fn announces(fact: &Fact) -> bool {
+    matches!(
+        fact,
+        Fact::SessionQueued(_)
+            | Fact::SessionStarted(_)
+            | Fact::SessionResumed(_)
+            | Fact::SessionUpdated(_)
+            | Fact::Prompt { .. }
+    )
+}
+
+// === impl Facts ===
+
+impl Facts {
+    /// A context that came with an end belongs to what ends with it.
+    pub(super) fn called_before(&mut self, event: &Event) {
+        if let Some(context) = event.trace.filter(|_| ends(&event.fact)) {
+            self.called(event, context);
+        }
+    }
+
+    /// Any other belongs to what is open once its event is applied.
+    pub(super) fn called_after(&mut self, event: &Event) {
+        if let Some(context) = event.trace.filter(|_| !ends(&event.fact)) {
+            self.called(event, context);
+        }
+    }
+
+    fn called(&mut self, event: &Event, context: TraceContext) {
+        if let Some(run) = &self.orchestration {
+            if !run.story.is_over() {
+                admit(&mut self.callers, context);
+            }
+            return;
+        }
+        let queued = matches!(event.fact, Fact::Prompt { queued: true, .. });
+        let Some(turn) = self.turn.as_mut().filter(|_| !queued) else {
+            if announces(&event.fact) {
+                admit(&mut self.callers, context);
+            }
+            return;
+        };
+        let other = event.request.is_some() && turn.request.is_some() && event.request != turn.request;
+        let earlier = event.time.is_some() && event.time < turn.started;
+        if !other && !earlier {
+            admit(&mut turn.callers, context);
+        }
+    }
+
+    /// Opens a turn. What was known of the traces of the one that is to come is known of it, and so is what was known
+    /// of one that nobody had declared.
+    pub(super) fn open_turn(
+        &mut self,
+        request: Option<&Id>,
+        started: Option<Timestamp>,
+        trigger: Trigger,
+        implicit: bool,
+    ) {
+        let mut callers = std::mem::take(&mut self.callers);
+        if let Some(before) = self.turn.take().filter(|before| before.implicit) {
+            before.callers.into_iter().for_each(|context| admit(&mut callers, context));
+        }
+        self.turn = Some(Turn { request: request.cloned(), started, trigger, implicit, callers });
+    }
+}
