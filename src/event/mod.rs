@@ -123,6 +123,8 @@ pub enum Fact {
         denied: bool,
         result_known: bool,
     },
+    /// The open turn is a run of this workflow, by its name in its definition; never pushed.
+    Workflow { name: Option<Name> },
     /// `workflow.step.started`
     StepStarted(Step),
     /// `workflow.step.completed`
@@ -433,6 +435,7 @@ impl Fact {
             Self::Background { .. } => "background",
             Self::StallBegan { .. } => "session.stalled",
             Self::QueuedPrompts { .. } => "queued_prompts",
+            Self::Workflow { .. } => "workflow",
             Self::SessionReset => "session.reset",
             Self::Unknown => "unknown",
         }
@@ -453,7 +456,7 @@ impl Fact {
             Self::SessionResumed(_) => 2,
             Self::SessionUpdated(_) => 3,
             Self::TurnStarted { .. } => 4,
-            Self::Prompt { .. } | Self::QueuedPrompts { .. } => 5,
+            Self::Prompt { .. } | Self::QueuedPrompts { .. } | Self::Workflow { .. } => 5,
             Self::StepStarted(_) | Self::Orchestration(_) => 6,
             Self::PlanUpdated { .. } | Self::CriteriaUpdated(_) => 7,
             Self::ToolStarted(_) => 8,

@@ -271,6 +271,7 @@ impl Facts {
                     later(&mut self.queued_as_of, t);
                 }
             }
+            Fact::Workflow { name } => self.is_of_workflow(name.as_ref(), event.request.as_ref(), t),
             Fact::Writer(writer) => {
                 self.probed(*writer, t.unwrap_or(event.observed), out);
             }

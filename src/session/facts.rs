@@ -188,6 +188,8 @@ pub struct Turn {
     pub implicit: bool,
     /// Traces of the agent or its caller that it belongs to.
     pub callers: Vec<TraceContext>,
+    /// The workflow it is a run of, with its name where that is known.
+    pub workflow: Option<Option<Name>>,
 }
 
 /// How the newest turn ended.

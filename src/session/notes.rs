@@ -39,7 +39,13 @@ pub enum What {
     /// A run that nobody had declared is the first part of this one.
     Declared(RunKey),
     /// A run is over.
-    Run { since: Timestamp, trigger: Trigger, end: RunOutcome, callers: Vec<TraceContext> },
+    Run {
+        since: Timestamp,
+        trigger: Trigger,
+        end: RunOutcome,
+        workflow: Option<Option<Name>>,
+        callers: Vec<TraceContext>,
+    },
     /// A step was entered.
     StepBegan(Step),
     /// A step is over; its start is in the [`What::StepBegan`] before.
@@ -242,7 +248,8 @@ impl Facts {
         let (Some(run), Some(since)) = (key_of(turn.request.clone(), turn.started), turn.started) else {
             return;
         };
-        let what = What::Run { since, trigger: turn.trigger, end, callers: turn.callers.clone() };
+        let (workflow, callers) = (turn.workflow.clone(), turn.callers.clone());
+        let what = What::Run { since, trigger: turn.trigger, end, workflow, callers };
         notes.list.push(Note { run: Some(run), run_since: Some(since), at: at.max(since), what });
     }
 

@@ -253,6 +253,17 @@ pub(super) fn step_began(
     }
 }
 
+/// A run of a workflow is called by it.
+pub(super) fn of_workflow(span: &mut Span, name: Option<&Name>) {
+    const OPERATION: &str = "invoke_workflow";
+    span.name = name.map_or(OPERATION.to_owned(), |name| format!("{OPERATION} {}", name.as_str()));
+    if let Some(at) = span.attributes.iter().position(|(key, _)| *key == Key::OperationName) {
+        span.attributes[at].1 = OPERATION.into();
+        let name = name.map(|name| (Key::WorkflowName, name.as_str().into()));
+        span.attributes.splice(at + 1..at + 1, name);
+    }
+}
+
 /// The traces of the agent or of its caller that a run belongs to. One of which no span was named has nothing that a link
 /// could lead to.
 pub(super) fn called_by(span: &mut Span, callers: &[TraceContext]) {

@@ -135,6 +135,13 @@ impl Run {
         )
     }
 
+    /// When the step of a mark was entered anew, which is the end of the entry before.
+    pub(super) fn entered_again(&self, mark: usize) -> Option<Timestamp> {
+        let MarkOf::Step(step) = &self.marks[mark].of else { return None };
+        let again = |m: &&Mark| matches!(&m.of, MarkOf::Step(other) if other.id == step.id);
+        self.marks[mark + 1..].iter().find(again).map(|m| m.since)
+    }
+
     /// The newest mark of a kind that began by `by` and was not over at `until`.
     pub(super) fn innermost(
         &self,

@@ -155,11 +155,11 @@ impl Tracer {
         }
         let since = trace.runs[at].since;
         let unseen = RunOutcome { outcome: Ended::Unseen, error: None };
-        let callers = turn.callers.clone();
+        let (workflow, callers) = (turn.workflow.clone(), turn.callers.clone());
         trace.note(
             &key,
             facts,
-            &note(end.max(since), What::Run { since, trigger: turn.trigger, end: unseen, callers }),
+            &note(end.max(since), What::Run { since, trigger: turn.trigger, end: unseen, workflow, callers }),
             now,
         );
         if let Some(at) = trace.runs.iter().rposition(|known| known.key == run) {
@@ -569,14 +569,19 @@ impl Trace {
             .retain(|m| m.until.is_some() || !unsaid.contains(&m.since) || !matches!(m.of, MarkOf::Step(_)));
         let run = &mut self.runs[at];
         let mut steps = Vec::new();
-        for mark in run.marks.iter_mut().filter(|mark| mark.until.is_none()) {
+        for i in 0..run.marks.len() {
+            if run.marks[i].until.is_some() {
+                continue;
+            }
+            let end = run.entered_again(i).map_or(end, |again| again.min(end));
+            let mark = &mut run.marks[i];
             mark.until = Some(end);
             if let MarkOf::Step(step) = &mark.of {
                 let outcome = crate::event::StepOutcome::Failed;
-                steps.push(What::Step { step: step.clone(), since: Some(mark.since), outcome });
+                steps.push((end, What::Step { step: step.clone(), since: Some(mark.since), outcome }));
             }
         }
-        for what in steps {
+        for (end, what) in steps {
             let note = Note { run: Some(key.clone()), run_since: Some(since), at: end, what };
             self.wait(at, note, false, None, now);
         }

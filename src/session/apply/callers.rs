@@ -1,8 +1,8 @@
-//! Traces of the agent or of its caller: a run belongs to those that are given while it is open, or with what announces
+//! How a turn opens, and what belongs to it from outside. Traces of the agent or of its caller: a run belongs to those that are given while it is open, or with what announces
 //! it. Of each trace the first span counts, because the later ones lie below it or beside it.
 
 use super::super::facts::{Facts, Turn};
-use crate::event::{Event, Fact, Id, MAX_CALLERS, Timestamp, TraceContext, Trigger};
+use crate::event::{Event, Fact, Id, MAX_CALLERS, Name, Timestamp, TraceContext, Trigger};
 
 /// Takes a context in, unless its trace is known already.
 fn admit(callers: &mut Vec<TraceContext>, context: TraceContext) {
@@ -70,6 +70,15 @@ impl Facts {
         }
     }
 
+    /// The open turn is a run of a workflow. What is said of another turn, or too late, says nothing of it.
+    pub(super) fn is_of_workflow(&mut self, name: Option<&Name>, request: Option<&Id>, t: Option<Timestamp>) {
+        let Some(turn) = &mut self.turn else { return };
+        let own = request.is_none() || turn.request.as_ref() == request;
+        if own && (t.is_none() || t >= turn.started) {
+            turn.workflow = Some(name.cloned());
+        }
+    }
+
     /// Opens a turn. What was known of the traces of the one that is to come is known of it, and so is what was known
     /// of one that nobody had declared.
     pub(super) fn open_turn(
@@ -83,6 +92,7 @@ impl Facts {
         if let Some(before) = self.turn.take().filter(|before| before.implicit) {
             before.callers.into_iter().for_each(|context| admit(&mut callers, context));
         }
-        self.turn = Some(Turn { request: request.cloned(), started, trigger, implicit, callers });
+        self.turn =
+            Some(Turn { request: request.cloned(), started, trigger, implicit, callers, workflow: None });
     }
 }

@@ -54,11 +54,14 @@ impl Trace {
                 let record = build::step_began(step, within(id), context.span, at, now, &key.1);
                 return Some(Outgoing::Log(record));
             }
-            What::Run { since, trigger, end, callers } => {
+            What::Run { since, trigger, end, workflow, callers } => {
                 let since = run.since.min(*since);
                 let parts = waiting.parts.clone().unwrap_or_default();
                 let mut span =
                     build::run(key, &parts, context, place.parent, (since, at), *trigger, end, &run.usage);
+                if let Some(name) = workflow {
+                    build::of_workflow(&mut span, name.as_ref());
+                }
                 span.links = links;
                 build::called_by(&mut span, callers);
                 (span.events, span.dropped_events) = (
