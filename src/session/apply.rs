@@ -342,7 +342,7 @@ impl Facts {
         }
         let never_ended = self.turn_end.is_none() && self.run_end.is_none();
         if !self.has_turns && self.turn.is_none() && never_ended {
-            self.open_turn(None, t, Trigger::Unknown, true);
+            self.open_turn(None, t, Trigger::Unknown, true, out);
         }
     }
 
@@ -356,19 +356,19 @@ impl Facts {
     /// Something that begins work: after an end it opens the session again, a late item does not.
     fn start_of_work(&mut self, t: Option<Timestamp>, out: &mut Effects) {
         if !self.has_turns {
-            self.open_implicitly(t, Trigger::Unknown);
+            self.open_implicitly(t, Trigger::Unknown, out);
         }
         self.work(t, out);
     }
 
     /// Opens a turn nobody declared, unless one is open or has ended since.
-    fn open_implicitly(&mut self, t: Option<Timestamp>, trigger: Trigger) {
+    fn open_implicitly(&mut self, t: Option<Timestamp>, trigger: Trigger, out: &mut Effects) {
         let end = self.newest_end();
         if self.turn.is_none() && (end.is_none() || t > end) {
+            self.open_turn(None, t, trigger, true, out);
             self.run_end = None;
             self.turn_end = None;
             self.undelete(t);
-            self.open_turn(None, t, trigger, true);
         }
     }
 
@@ -416,7 +416,7 @@ impl Facts {
         }
         self.note_declared(request, t, &mut out.notes);
         self.queued_prompts = self.queued_prompts.saturating_sub(1);
-        self.open_turn(request, t, trigger, false);
+        self.open_turn(request, t, trigger, false, out);
         self.run_end = None;
         self.turn_end = None;
         self.undelete(t);
@@ -619,7 +619,7 @@ impl Facts {
             later(&mut self.last_activity, t);
         } else {
             // Whatever ended, a prompt opens it again; its turn follows where the source tells turns.
-            self.open_implicitly(t, trigger);
+            self.open_implicitly(t, trigger, out);
             self.work(t, out);
         }
         if trigger == Trigger::Person {

@@ -48,6 +48,8 @@ pub enum What {
     },
     /// A step was entered.
     StepBegan(Step),
+    /// A step that was entered between two runs goes on in the second.
+    StepGoesOn(Step),
     /// A step is over; its start is in the [`What::StepBegan`] before.
     Step { step: Step, since: Option<Timestamp>, outcome: StepOutcome },
     /// A call that may start other sessions began.

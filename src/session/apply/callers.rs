@@ -1,7 +1,9 @@
 //! How a turn opens, and what belongs to it from outside. Traces of the agent or of its caller: a run belongs to those that are given while it is open, or with what announces
 //! it. Of each trace the first span counts, because the later ones lie below it or beside it.
 
-use super::super::facts::{Facts, Turn};
+use super::super::counts::Effects;
+use super::super::facts::{Facts, OpenStep, Turn};
+use super::super::notes::What;
 use crate::event::{Event, Fact, Id, MAX_CALLERS, Name, Timestamp, TraceContext, Trigger};
 
 /// Takes a context in, unless its trace is known already.
@@ -87,12 +89,23 @@ impl Facts {
         started: Option<Timestamp>,
         trigger: Trigger,
         implicit: bool,
+        out: &mut Effects,
     ) {
         let mut callers = std::mem::take(&mut self.callers);
-        if let Some(before) = self.turn.take().filter(|before| before.implicit) {
+        // What was chosen behind all that the run before did is what this one works on.
+        let ended = if self.turn.is_some() { self.last_activity.min(started) } else { self.newest_end() };
+        let chosen = |open: &&OpenStep| open.started >= ended && open.started < started;
+        let step = self.step.as_ref().filter(chosen).map(|open| open.step.clone());
+        let before = self.turn.take().filter(|before| before.implicit);
+        // The part of a run that nobody had declared is one with it, and the step was entered there.
+        let step = step.filter(|_| before.is_none());
+        if let Some(before) = before {
             before.callers.into_iter().for_each(|context| admit(&mut callers, context));
         }
         self.turn =
             Some(Turn { request: request.cloned(), started, trigger, implicit, callers, workflow: None });
+        if let Some(step) = step {
+            self.note(started, &mut out.notes, || What::StepGoesOn(step));
+        }
     }
 }

@@ -112,14 +112,8 @@ impl Trace {
                 let exact = |m: &&Mark| Some(m.since) == *since && same(m);
                 let mark = run.marks.iter().find(exact).or_else(|| run.marks.iter().rev().find(same));
                 let since = mark.map(|m| m.since).or(*since)?;
-                build::step(
-                    key,
-                    step,
-                    within(step_span(key, step, since)),
-                    context.span,
-                    (since, at),
-                    *outcome,
-                )
+                let id = mark.map_or_else(|| step_span(key, step, since), |m| m.span);
+                build::step(key, step, within(id), context.span, (since, at), *outcome)
             }
             What::Call { call, tool, class, since, outcome, exit_code } => {
                 let (id, since) = (call_span(key, call), *since);
@@ -148,6 +142,7 @@ impl Trace {
                 build::hold(key, within(id), over(*since), (*since, at), *reason, *attempt)
             }
             What::TaskBegan(_)
+            | What::StepGoesOn(_)
             | What::Declared(_)
             | What::Agent { .. }
             | What::Progress { .. }
