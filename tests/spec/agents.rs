@@ -130,6 +130,8 @@ fn an_agent_elsewhere_is_told_of_by_its_lines() {
     let change = named(&spans, "execute_tool file_change");
     assert_eq!(change.parent, Some(agent.context.span));
     assert_eq!(attribute(change, Key::Polled), None, "its start was told");
+    // Commands, paths and outputs stay in the lines.
+    assert!(!format!("{spans:?}").contains("calc.py"));
 }
 
 #[test]
