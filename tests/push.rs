@@ -9,4 +9,5 @@ mod push {
     mod properties;
     mod stand;
     mod stdin;
+    mod traced;
 }

@@ -9,6 +9,7 @@ mod batch;
 mod orchestration;
 pub mod reduce;
 mod time;
+mod trace;
 mod words;
 
 use std::sync::Arc;
@@ -20,6 +21,7 @@ pub use self::batch::*;
 pub use self::orchestration::*;
 pub use self::reduce::Reducer;
 pub use self::time::{TimeError, Timestamp};
+pub use self::trace::{MAX_CALLERS, TraceContext};
 pub use self::words::*;
 
 /// Version of the event model, as `schemaVersion` says it on the wire.
@@ -85,6 +87,8 @@ pub struct Event {
     pub project: Option<Name>,
     /// The prompt, turn or run it belongs to.
     pub request: Option<Id>,
+    /// The trace of the agent or its caller that it belongs to.
+    pub trace: Option<TraceContext>,
     /// Whether it adds to the sums over all sessions.
     pub counting: Counting,
     /// What happened.
@@ -119,6 +123,8 @@ pub enum Fact {
         denied: bool,
         result_known: bool,
     },
+    /// The open turn is a run of this workflow, by its name in its definition; never pushed.
+    Workflow { name: Option<Name> },
     /// `workflow.step.started`
     StepStarted(Step),
     /// `workflow.step.completed`
@@ -167,6 +173,8 @@ pub enum Fact {
     LaunchBudget(LaunchUpdate),
     /// `parallel.updated`
     Parallel(ParallelUpdate),
+    /// Work of the agent of a spec, which goes by `activity`; pushed as its own record only.
+    AgentWork(Box<AgentWork>),
     /// What an orchestration's event says about the session of one of its specs; never pushed.
     OwnSpec(Box<SpecUpdate>),
     /// `error`
@@ -422,25 +430,33 @@ impl Fact {
             Self::StopCleared => "stop.cleared",
             Self::Usage(_) => "usage",
             Self::NativeStuck { .. } => "native_stuck",
-            Self::Activity { .. } => "activity",
+            Self::Activity { .. } | Self::AgentWork(_) => "activity",
             Self::Writer(_) => "writer",
             Self::Background { .. } => "background",
             Self::StallBegan { .. } => "session.stalled",
             Self::QueuedPrompts { .. } => "queued_prompts",
+            Self::Workflow { .. } => "workflow",
             Self::SessionReset => "session.reset",
             Self::Unknown => "unknown",
         }
     }
 
     /// Order of facts with one time: beginnings before what happens inside, ends last.
-    pub const fn rank(&self) -> u8 {
+    pub fn rank(&self) -> u8 {
         match self {
+            // Agents' lines of one moment: the thread, its turn, the calls in it, its end.
+            Self::Spec(update) if update.turn => 19,
+            Self::AgentWork(work) => match work.news {
+                AgentNews::CallStarted { .. } => 20,
+                AgentNews::CallEnded { .. } => 21,
+                AgentNews::TurnEnded { .. } => 22,
+            },
             Self::SessionQueued(_) | Self::SessionReset => 0,
             Self::SessionStarted(_) => 1,
             Self::SessionResumed(_) => 2,
             Self::SessionUpdated(_) => 3,
             Self::TurnStarted { .. } => 4,
-            Self::Prompt { .. } | Self::QueuedPrompts { .. } => 5,
+            Self::Prompt { .. } | Self::QueuedPrompts { .. } | Self::Workflow { .. } => 5,
             Self::StepStarted(_) | Self::Orchestration(_) => 6,
             Self::PlanUpdated { .. } | Self::CriteriaUpdated(_) => 7,
             Self::ToolStarted(_) => 8,
@@ -486,6 +502,7 @@ impl Event {
             parent: None,
             project: None,
             request: None,
+            trace: None,
             counting: Counting::SinceEpoch,
             fact,
         }

@@ -5,8 +5,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    ErrorClass, Id, LimitClass, Name, OrchestrationState, ParallelChange, SpecStatus, ThrottleReason,
-    Timestamp,
+    CallOutcome, ErrorClass, Id, LimitClass, Name, OrchestrationState, ParallelChange, SpecStatus,
+    ThrottleReason, Timestamp, ToolClass,
 };
 
 /// `orchestration.updated`; `None` leaves what was known.
@@ -57,6 +57,31 @@ pub struct SpecUpdate {
     pub turn: bool,
     /// Its agent's own session.
     pub thread: Option<Id>,
+    /// The record did not say when: the event's time is that of its arrival.
+    pub received: bool,
+}
+
+/// What the agent of a spec does, in its own words.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AgentWork {
+    /// The spec.
+    pub spec: Name,
+    /// What it does.
+    pub news: AgentNews,
+    /// The record did not say when: the event's time is that of its arrival.
+    pub received: bool,
+}
+
+/// What an agent of an orchestrator tells of itself.
+#[expect(missing_docs, reason = "fields are those of calls and turns elsewhere")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum AgentNews {
+    /// A call begins.
+    CallStarted { call: Id, tool: Name, class: ToolClass },
+    /// A call is over.
+    CallEnded { call: Id, tool: Name, class: ToolClass, outcome: CallOutcome, exit_code: Option<i32> },
+    /// A turn is over. Tokens: input with cached ones, cached, output.
+    TurnEnded { failed: bool, usage: Option<[u64; 3]> },
 }
 
 /// `rate_limit.signal` about a spec.
@@ -158,6 +183,7 @@ impl SpecUpdate {
             attempt: false,
             turn: false,
             thread: None,
+            received: false,
         }
     }
 

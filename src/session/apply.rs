@@ -5,6 +5,7 @@
 //! Rank of evidence: progress moves both clocks, work activity `last_activity`, everything `last_seen`.
 
 mod actions;
+mod callers;
 mod orchestration;
 mod process;
 mod usage;
@@ -100,6 +101,7 @@ impl Facts {
         if let Some(project) = &event.project {
             settle(&mut self.project, &mut self.project_as_of, project, t);
         }
+        self.called_before(event);
         match &event.fact {
             Fact::SessionQueued(info) => {
                 self.queued_at = self.queued_at.into_iter().chain(t).min();
@@ -226,6 +228,7 @@ impl Facts {
             Fact::Spec(update) => self.spec_updated(update, t, out),
             Fact::LaunchBudget(update) => self.launch_updated(update, t, out),
             Fact::Parallel(update) => self.parallel_updated(update, t, out),
+            Fact::AgentWork(work) => self.agent_works(work, t, out),
             Fact::OwnSpec(update) => self.own_spec_updated(update, t),
             Fact::Error { .. } => {
                 self.progress(ProgressKind::ErrorOccurred, Evidence::Structured, 1, false, t, out)
@@ -268,6 +271,7 @@ impl Facts {
                     later(&mut self.queued_as_of, t);
                 }
             }
+            Fact::Workflow { name } => self.is_of_workflow(name.as_ref(), event.request.as_ref(), t),
             Fact::Writer(writer) => {
                 self.probed(*writer, t.unwrap_or(event.observed), out);
             }
@@ -279,6 +283,7 @@ impl Facts {
                 self.work(t, out);
             }
         }
+        self.called_after(event);
     }
 
     /// A sign that the session itself began; counted once.
@@ -337,7 +342,7 @@ impl Facts {
         }
         let never_ended = self.turn_end.is_none() && self.run_end.is_none();
         if !self.has_turns && self.turn.is_none() && never_ended {
-            self.turn = Some(Turn { request: None, started: t, trigger: Trigger::Unknown, implicit: true });
+            self.open_turn(None, t, Trigger::Unknown, true, out);
         }
     }
 
@@ -351,19 +356,19 @@ impl Facts {
     /// Something that begins work: after an end it opens the session again, a late item does not.
     fn start_of_work(&mut self, t: Option<Timestamp>, out: &mut Effects) {
         if !self.has_turns {
-            self.open_implicitly(t, Trigger::Unknown);
+            self.open_implicitly(t, Trigger::Unknown, out);
         }
         self.work(t, out);
     }
 
     /// Opens a turn nobody declared, unless one is open or has ended since.
-    fn open_implicitly(&mut self, t: Option<Timestamp>, trigger: Trigger) {
+    fn open_implicitly(&mut self, t: Option<Timestamp>, trigger: Trigger, out: &mut Effects) {
         let end = self.newest_end();
         if self.turn.is_none() && (end.is_none() || t > end) {
+            self.open_turn(None, t, trigger, true, out);
             self.run_end = None;
             self.turn_end = None;
             self.undelete(t);
-            self.turn = Some(Turn { request: None, started: t, trigger, implicit: true });
         }
     }
 
@@ -411,7 +416,7 @@ impl Facts {
         }
         self.note_declared(request, t, &mut out.notes);
         self.queued_prompts = self.queued_prompts.saturating_sub(1);
-        self.turn = Some(Turn { request: request.cloned(), started: t, trigger, implicit: false });
+        self.open_turn(request, t, trigger, false, out);
         self.run_end = None;
         self.turn_end = None;
         self.undelete(t);
@@ -614,7 +619,7 @@ impl Facts {
             later(&mut self.last_activity, t);
         } else {
             // Whatever ended, a prompt opens it again; its turn follows where the source tells turns.
-            self.open_implicitly(t, trigger);
+            self.open_implicitly(t, trigger, out);
             self.work(t, out);
         }
         if trigger == Trigger::Person {

@@ -8,8 +8,8 @@ use super::orchestration::{Orchestration, Spec};
 use super::signals::CallLog;
 use crate::event::{
     ActionKind, BlockReason, CallStart, Capabilities, Certainty, EndOutcome, ErrorClass, Evidence, Id, Mode,
-    Name, Phase, ProgressKind, Requester, SessionId, SourceId, Step, Tally, Timestamp, Trigger, TurnOutcome,
-    Writer,
+    Name, Phase, ProgressKind, Requester, SessionId, SourceId, Step, Tally, Timestamp, TraceContext, Trigger,
+    TurnOutcome, Writer,
 };
 
 /// Entries of `recent_progress`, as the status answer promises.
@@ -70,6 +70,8 @@ pub struct Facts {
     pub has_turns: bool,
     /// The open turn.
     pub turn: Option<Turn>,
+    /// Traces that the next turn belongs to, or the run of an orchestration.
+    pub callers: Vec<TraceContext>,
     /// The newest end of a turn.
     pub turn_end: Option<TurnEnd>,
     /// The end of the run or process; cleared when something starts again.
@@ -184,6 +186,10 @@ pub struct Turn {
     pub trigger: Trigger,
     /// Whether it was opened by work because the source tells no turns.
     pub implicit: bool,
+    /// Traces of the agent or its caller that it belongs to.
+    pub callers: Vec<TraceContext>,
+    /// The workflow it is a run of, with its name where that is known.
+    pub workflow: Option<Option<Name>>,
 }
 
 /// How the newest turn ended.
@@ -428,6 +434,7 @@ impl Facts {
             counted: false,
             has_turns: false,
             turn: None,
+            callers: Vec::new(),
             turn_end: None,
             run_end: None,
             deleted_at: None,

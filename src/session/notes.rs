@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::facts::{Action, Blocked, Facts, OpenCall};
 use crate::event::{
     ActionKind, BlockReason, CallOutcome, EndOutcome, ErrorClass, Evidence, Id, Name, OrchestrationState,
-    ProgressKind, Resolution, Step, StepOutcome, Timestamp, ToolClass, Trigger, TurnOutcome,
+    ProgressKind, Resolution, Step, StepOutcome, Timestamp, ToolClass, TraceContext, Trigger, TurnOutcome,
 };
 
 /// The run something belongs to: its own id, else when it began.
@@ -39,9 +39,17 @@ pub enum What {
     /// A run that nobody had declared is the first part of this one.
     Declared(RunKey),
     /// A run is over.
-    Run { since: Timestamp, trigger: Trigger, end: RunOutcome },
+    Run {
+        since: Timestamp,
+        trigger: Trigger,
+        end: RunOutcome,
+        workflow: Option<Option<Name>>,
+        callers: Vec<TraceContext>,
+    },
     /// A step was entered.
     StepBegan(Step),
+    /// A step that was entered between two runs goes on in the second.
+    StepGoesOn(Step),
     /// A step is over; its start is in the [`What::StepBegan`] before.
     Step { step: Step, since: Option<Timestamp>, outcome: StepOutcome },
     /// A call that may start other sessions began.
@@ -75,10 +83,23 @@ pub enum What {
     Agent { part: Part, thread: Id },
     /// A part of an orchestration is over. `polled`: its times are those of looks.
     Part { part: Part, since: Timestamp, end: PartEnd, polled: bool },
+    /// A turn of an agent that works on an attempt is over. Tokens: input with cached ones, cached, output.
+    AgentTurn { turn: Part, since: Timestamp, end: PartEnd, usage: Option<[u64; 3]>, polled: bool },
+    /// A call of such a turn is over.
+    AgentCall {
+        turn: Part,
+        call: Id,
+        tool: Name,
+        class: ToolClass,
+        since: Timestamp,
+        outcome: CallOutcome,
+        exit_code: Option<i32>,
+        polled: bool,
+    },
     /// An orchestration was held up, or this part of it, until then or until the note's time.
     Held { reason: BlockReason, since: Timestamp, until: Option<Timestamp>, of: Option<Part>, polled: bool },
     /// The run of an orchestration is over.
-    Orchestration { since: Timestamp, state: OrchestrationState, polled: bool },
+    Orchestration { since: Timestamp, state: OrchestrationState, polled: bool, callers: Vec<TraceContext> },
 }
 
 /// A part of the run of an orchestration, with where it belongs.
@@ -91,6 +112,8 @@ pub enum Part {
     Spec { name: Name, batch: Option<u32> },
     /// An attempt at one.
     Attempt { spec: Name, batch: Option<u32>, number: u32 },
+    /// A turn of an agent that works on it, whose own session is `thread`.
+    Turn { spec: Name, batch: Option<u32>, attempt: u32, number: u32, thread: Option<Id> },
 }
 
 /// How a part ended; unknown: nobody told.
@@ -227,7 +250,8 @@ impl Facts {
         let (Some(run), Some(since)) = (key_of(turn.request.clone(), turn.started), turn.started) else {
             return;
         };
-        let what = What::Run { since, trigger: turn.trigger, end };
+        let (workflow, callers) = (turn.workflow.clone(), turn.callers.clone());
+        let what = What::Run { since, trigger: turn.trigger, end, workflow, callers };
         notes.list.push(Note { run: Some(run), run_since: Some(since), at: at.max(since), what });
     }
 

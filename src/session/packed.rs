@@ -4,7 +4,7 @@ use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::facts::Facts;
-use crate::event::{Counting, Event, Fact, Id, Name, SessionId, Timestamp};
+use crate::event::{Counting, Event, Fact, Id, Name, SessionId, Timestamp, TraceContext};
 
 /// The bytes of an event, without the names of its source and session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +18,7 @@ struct PartsRef<'a>(
     &'a Option<SessionId>,
     &'a Option<Name>,
     &'a Option<Id>,
+    Option<TraceContext>,
     Counting,
     &'a Fact,
 );
@@ -30,6 +31,7 @@ struct Parts(
     Option<SessionId>,
     Option<Name>,
     Option<Id>,
+    Option<TraceContext>,
     Counting,
     Fact,
 );
@@ -46,6 +48,7 @@ impl Packed {
             &event.parent,
             &event.project,
             &event.request,
+            event.trace,
             event.counting,
             &event.fact,
         );
@@ -55,10 +58,10 @@ impl Packed {
 
     /// The event again; the session it belongs to lends its names. `None` if the bytes are damaged.
     pub(super) fn unpack(&self, session: &Facts) -> Option<Event> {
-        let Parts(id, time, observed, parent, project, request, counting, fact) =
+        let Parts(id, time, observed, parent, project, request, trace, counting, fact) =
             postcard::from_bytes(&self.0).ok()?;
         let (source, session) = (session.source.clone(), session.session.clone());
-        Some(Event { id, time, observed, source, session, parent, project, request, counting, fact })
+        Some(Event { id, time, observed, source, session, parent, project, request, trace, counting, fact })
     }
 }
 
@@ -102,6 +105,7 @@ mod tests {
         let mut event = Event::new(&source, &session, Timestamp::from_millis(7), fact);
         event.project = Some(Name::from("shop"));
         event.id = Some(3);
+        event.trace = TraceContext::of_trace("4bf92f3577b34da6a3ce929d0e0e4736");
         let facts = Facts::new(source, session, Timestamp::from_millis(1));
         let packed = Packed::of(&event);
         assert_eq!(packed.unpack(&facts), Some(event));

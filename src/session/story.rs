@@ -1,8 +1,11 @@
 //! What is under way in the run of an orchestration: each part of it is noted once it is over, for spans. A part that is
 //! told of on two surfaces is one part; its times are those of the first that tells, in the order of the fold.
 
+mod agents;
+
 use serde::{Deserialize, Serialize};
 
+use self::agents::AgentTurn;
 use super::notes::{Note, Part, PartEnd, RunKey, What};
 use super::orchestration::{MAX_SPECS, Spec};
 use crate::event::{
@@ -49,6 +52,10 @@ struct SpecStory {
     wait: Option<(BlockReason, Began)>,
     /// The newest agent's session that was told of.
     thread: Option<Id>,
+    /// The turn of that agent that is under way.
+    turn: Option<AgentTurn>,
+    /// Turns that its agents began.
+    turns: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,9 +166,7 @@ impl Story {
                 let (name, batch) = (spec.name.clone(), spec.batch.filter(has_span));
                 let part = Part::Spec { name: name.clone(), batch };
                 self.tell(to.at, What::PartBegan(part), to.out);
-                let story =
-                    SpecStory { name, batch, began: to.began(), attempt: None, wait: None, thread: None };
-                self.specs.insert(at, story);
+                self.specs.insert(at, SpecStory::new(name, batch, to.began()));
                 at
             }
             Err(_) => return,
@@ -245,7 +250,8 @@ impl Story {
             self.tell(to.at, what, to.out);
         }
         let key = self.since.unwrap_or(to.at);
-        let what = What::Orchestration { since: key, state, polled: !self.seen && to.polled };
+        let what =
+            What::Orchestration { since: key, state, polled: !self.seen && to.polled, callers: Vec::new() };
         self.tell(to.at, what, to.out);
         (self.over, self.end_polled) = (true, to.polled);
         (self.batches, self.specs) = (Vec::new(), Vec::new());
@@ -285,10 +291,18 @@ impl SpecStory {
         Part::Attempt { spec: self.name.clone(), batch: self.batch, number }
     }
 
-    fn attempt_over(&mut self, end: PartEnd, to: &Teller<'_>) -> Option<What> {
-        let (number, began) = self.attempt.take()?;
+    fn new(name: Name, batch: Option<u32>, began: Began) -> Self {
+        Self { name, batch, began, attempt: None, wait: None, thread: None, turn: None, turns: 0 }
+    }
+
+    fn attempt_over(&mut self, end: PartEnd, to: &Teller<'_>) -> Vec<What> {
+        let Some((number, began)) = self.attempt.take() else { return Vec::new() };
+        // What its agent did until then is over with it; how, its agent did not tell.
+        let unknown = PartEnd { outcome: EndOutcome::Unknown, error: None };
+        let mut out = self.turn_over(unknown, None, to);
         let polled = began.polled && to.polled;
-        Some(What::Part { part: self.part_of(number), since: began.since, end, polled })
+        out.push(What::Part { part: self.part_of(number), since: began.since, end, polled });
+        out
     }
 
     fn wait_over(&mut self, to: &Teller<'_>) -> Option<What> {

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Context, Key, LogRecord, Span, SpanEvent, SpanId, Value};
+use super::{Context, Key, Link, LogRecord, Span, SpanEvent, SpanId, TraceId, Value};
 use crate::event::reduce::stable_hash;
 use crate::event::{
     ActionKind, BlockReason, CallOutcome, Evidence, Id, Name, ProgressKind, Resolution, SessionId, SourceId,
-    Step, StepOutcome, Timestamp, ToolClass, Trigger,
+    Step, StepOutcome, Timestamp, ToolClass, TraceContext, Trigger,
 };
 use crate::session::Facts;
 use crate::session::notes::RunOutcome;
@@ -254,6 +254,34 @@ pub(super) fn step_began(
         attributes,
         id: stable_hash(("step.started", context.trace.0, context.span.0)),
         warning: false,
+    }
+}
+
+/// A run of a workflow is called by it.
+pub(super) fn of_workflow(span: &mut Span, name: Option<&Name>) {
+    const OPERATION: &str = "invoke_workflow";
+    span.name = name.map_or(OPERATION.to_owned(), |name| format!("{OPERATION} {}", name.as_str()));
+    if let Some(at) = span.attributes.iter().position(|(key, _)| *key == Key::OperationName) {
+        span.attributes[at].1 = OPERATION.into();
+        let name = name.map(|name| (Key::WorkflowName, (&name.0).into()));
+        span.attributes.splice(at + 1..at + 1, name);
+    }
+}
+
+/// The traces of the agent or of its caller that a run belongs to. One of which no span was named has nothing that a link
+/// could lead to.
+pub(super) fn called_by(span: &mut Span, callers: &[TraceContext]) {
+    for caller in callers {
+        match caller.span {
+            Some(id) => {
+                let to = Context { trace: TraceId(caller.trace), span: SpanId(id) };
+                span.links.push(Link { to, relation: "caller".to_owned() });
+            }
+            None if span.attributes.iter().all(|(key, _)| *key != Key::AgentTrace) => {
+                span.attributes.push((Key::AgentTrace, caller.trace_text().into()));
+            }
+            None => {}
+        }
     }
 }
 

@@ -42,7 +42,8 @@ pub(super) fn take(
             Ended::Turn(outcome) => (Observation::Turn(outcome), *since),
             _ => return,
         },
-        What::Step { step, .. } => (Observation::Step(step.kind), span.start),
+        // It may have begun in a run before.
+        What::Step { step, since, .. } => (Observation::Step(step.kind), since.unwrap_or(span.start)),
         What::Call { class, since, .. } => (Observation::Call(*class), *since),
         What::Wait { kind, since, .. } => (Observation::Wait(*kind), *since),
         _ => return,

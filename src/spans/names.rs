@@ -72,13 +72,15 @@ keys! {
     Project = "agent_session.project",
     /// Version of the agent.
     AgentVersion = "agent_session.agent.version",
+    /// The agent's own trace of the run, where it names no span in it that a link could lead to.
+    AgentTrace = "agent_session.agent.trace_id",
     /// What began the run: person, machine, unknown.
     Trigger = "agent_session.run.trigger",
     /// How it ended.
     Outcome = "agent_session.outcome",
     /// False where the end was concluded from silence.
     EndObserved = "agent_session.end_observed",
-    /// True where it is known from looking now and then, so that its times are those of looks.
+    /// True where its times are those of looks at it, or of what was received of it.
     Polled = "agent_session.polled",
     /// Cost of the run in US dollars, as reported.
     CostDollars = "agent_session.usage.cost_dollars",

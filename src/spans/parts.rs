@@ -4,10 +4,15 @@
 use super::build::{self, Parts};
 use super::{Context, Key, Link, LogRecord, Span, SpanId, Value};
 use crate::event::reduce::stable_hash;
-use crate::event::{BlockReason, EndOutcome, OrchestrationState, SessionId, SourceId, StepKind, Timestamp};
+use crate::event::{
+    BlockReason, EndOutcome, Id, OrchestrationState, SessionId, SourceId, StepKind, Timestamp,
+};
 use crate::session::notes::{Part, PartEnd, RunKey};
 
 type Owner = (SourceId, SessionId);
+
+/// The agent whose lines orchestrators pass on, and the source that reads what it writes itself.
+pub(super) const AGENT: &str = "codex";
 type Stretch = (Timestamp, Timestamp);
 
 /// The id of a part of a run.
@@ -21,6 +26,9 @@ fn above(part: &Part) -> Option<Part> {
         Part::Batch(_) => None,
         Part::Spec { batch, .. } => batch.map(Part::Batch),
         Part::Attempt { spec, batch, .. } => Some(Part::Spec { name: spec.clone(), batch: *batch }),
+        Part::Turn { spec, batch, attempt, .. } => {
+            Some(Part::Attempt { spec: spec.clone(), batch: *batch, number: *attempt })
+        }
     }
 }
 
@@ -34,6 +42,8 @@ fn attributes_of(part: &Part) -> Vec<(Key, Value)> {
         Part::Batch(n) => (StepKind::Batch, None, Some(*n)),
         Part::Spec { name, .. } => (StepKind::Spec, Some(name), None),
         Part::Attempt { spec, number, .. } => (StepKind::Attempt, Some(spec), Some(*number)),
+        // No step, but a run of its agent.
+        Part::Turn { .. } => return Vec::new(),
     };
     let mut attributes: Vec<(Key, Value)> = vec![(Key::StepKind, kind.as_str().into())];
     attributes.extend(name.map(|name| (Key::StepName, (&name.0).into())));
@@ -46,6 +56,7 @@ fn name_of(part: &Part) -> String {
         Part::Batch(n) => format!("batch {n}"),
         Part::Spec { name, .. } => format!("spec {}", name.as_str()),
         Part::Attempt { number, .. } => format!("attempt {number}"),
+        Part::Turn { .. } => format!("invoke_agent {AGENT}"),
     }
 }
 
@@ -71,6 +82,11 @@ pub(super) fn part(
     let parent = parent_of(owner, run, part, context);
     let mut span = build::span(owner, own, Some(parent), name_of(part), stretch);
     span.attributes.extend(attributes_of(part));
+    ended(span, end, is_polled)
+}
+
+/// With how it ended, if anybody told.
+fn ended(mut span: Span, end: PartEnd, is_polled: bool) -> Span {
     if end.outcome == EndOutcome::Unknown {
         span.attributes.push((Key::EndObserved, false.into()));
         return polled(span, is_polled);
@@ -80,6 +96,50 @@ pub(super) fn part(
     if span.failed {
         span.attributes.push((Key::ErrorType, end.error.map_or("other", |e| e.as_str()).into()));
     }
+    polled(span, is_polled)
+}
+
+/// The agent's own session, where that is known; else the whole is one conversation.
+fn agents_own(span: &mut Span, turn: &Part) {
+    if let (Part::Turn { thread: Some(thread), .. }, Some((_, id))) =
+        (turn, span.attributes.iter_mut().find(|(key, _)| *key == Key::ConversationId))
+    {
+        *id = (&thread.0).into();
+    }
+}
+
+/// A turn of an agent that works on an attempt.
+#[expect(clippy::too_many_arguments, reason = "all that a turn is known by; it is called once")]
+pub(super) fn turn(
+    owner: &Owner,
+    run: &(RunKey, u8),
+    context: Context,
+    turn: &Part,
+    stretch: Stretch,
+    end: PartEnd,
+    usage: Option<[u64; 3]>,
+    is_polled: bool,
+) -> Span {
+    let own = Context { trace: context.trace, span: span_of(owner, run, turn) };
+    let parent = parent_of(owner, run, turn, context);
+    let mut span = build::span(owner, own, Some(parent), name_of(turn), stretch);
+    agents_own(&mut span, turn);
+    span.attributes.push((Key::OperationName, "invoke_agent".into()));
+    span.attributes.push((Key::AgentName, AGENT.into()));
+    let keys = [Key::InputTokens, Key::CacheReadTokens, Key::OutputTokens];
+    let usage = usage.map(|usage| keys.into_iter().zip(usage.map(Value::from)));
+    span.attributes.extend(usage.into_iter().flatten());
+    ended(span, end, is_polled)
+}
+
+/// A call of such a turn, by what it is called there.
+pub(super) fn call_of(owner: &Owner, run: &(RunKey, u8), turn: &Part, call: &Id) -> SpanId {
+    SpanId::of((owner.0.as_str(), owner.1.as_str(), "agent call", run, turn, call))
+}
+
+/// Makes the span of a call one of an agent's own session.
+pub(super) fn agents_call(mut span: Span, turn: &Part, is_polled: bool) -> Span {
+    agents_own(&mut span, turn);
     polled(span, is_polled)
 }
 

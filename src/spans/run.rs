@@ -51,6 +51,8 @@ pub(super) enum MarkOf {
     Task(Id),
     /// The attempt at a spec that an agent of this session works on.
     Agent(Id),
+    /// A turn of such an agent that was told of by its lines.
+    Lines,
 }
 
 // === impl Run ===
@@ -131,6 +133,13 @@ impl Run {
             until,
             |of| matches!(of, MarkOf::Agent(thread) if thread.as_str() == agent.as_str()),
         )
+    }
+
+    /// When the step of a mark was entered anew, which is the end of the entry before.
+    pub(super) fn entered_again(&self, mark: usize) -> Option<Timestamp> {
+        let MarkOf::Step(step) = &self.marks[mark].of else { return None };
+        let again = |m: &&Mark| matches!(&m.of, MarkOf::Step(other) if other.id == step.id);
+        self.marks[mark + 1..].iter().find(again).map(|m| m.since)
     }
 
     /// The newest mark of a kind that began by `by` and was not over at `until`.

@@ -4,6 +4,8 @@
 //! Ids follow from source, session and the run's id, else its start. A run of a sub-agent belongs to the trace of the run
 //! that was open in its parent when it began, below the call that started it.
 
+mod back;
+mod lose;
 mod tell;
 
 use std::collections::VecDeque;
@@ -18,12 +20,10 @@ use super::parts;
 use super::run::{Mark, MarkOf, Place, Run};
 use super::told::Told;
 use super::{Context, Link, Outgoing, SpanId, TraceId, exemplars};
-use crate::event::{CallOutcome, Id, OrchestrationState, SessionId, SourceId, Timestamp};
+use crate::event::{Id, OrchestrationState, SessionId, SourceId, Timestamp};
 use crate::session::Facts;
 use crate::session::exemplars::Exemplars;
-use crate::session::facts::OpenCall;
-use crate::session::notes::{Ended, Note, RunKey, RunOutcome, What, key_of};
-use crate::session::orchestration::Orchestration;
+use crate::session::notes::{Note, RunKey, What};
 
 /// How long something is over before it is told.
 pub(super) const SETTLED_MS: i64 = 5_000;
@@ -92,104 +92,26 @@ impl Tracer {
         }
         // What is folded again mostly says the same again.
         let mut again: Vec<&Note> = taken_back.iter().collect();
+        let mut fresh = Vec::with_capacity(noted.len());
         for note in noted {
-            if let Some(at) = again.iter().position(|known| *known == note) {
-                again.swap_remove(at);
-            } else {
-                if let What::Agent { thread, .. } = &note.what {
-                    self.employers.insert(SessionId::from(thread.as_str()), key.clone());
-                }
-                self.lost += u64::from(!trace.note(&key, facts, note, now));
-                self.lost += u64::from(!trace.events.note(&key, note, now));
+            match again.iter().position(|known| *known == note) {
+                Some(at) => drop(again.swap_remove(at)),
+                None => fresh.push(note),
             }
         }
+        // First, because what takes its place may be about the same end of the same run.
         for note in again {
             trace.take_back(&key, note);
             trace.events.take_back(note);
         }
-        self.dirty.insert(key);
-        self.expect(now.plus(SETTLED_MS));
-    }
-
-    /// Nothing is known of a session any more: what is open in it ended, as far as anybody saw, with its last activity.
-    pub fn lose(&mut self, facts: &Facts, now: Timestamp) {
-        if let Some(run) = &facts.orchestration {
-            return self.lose_orchestration(facts, run, now);
-        }
-        let key = (facts.source.clone(), facts.session.clone());
-        let (Some(turn), Some(end)) = (&facts.turn, facts.last_activity.or(facts.last_seen)) else { return };
-        let Some(run) = key_of(turn.request.clone(), turn.started) else { return };
-        let trace = self.traces.entry(key.clone()).or_default();
-        let Some(at) = trace.run_of(Some(&run), turn.started, end, false) else { return };
-        if trace.runs[at].until.is_some() {
-            return;
-        }
-        let note =
-            |at: Timestamp, what: What| Note { run: Some(run.clone()), run_since: turn.started, at, what };
-        let unfinished = |call: &OpenCall| {
-            let since = call.since.filter(|since| *since <= end)?;
-            Some(What::Call {
-                call: call.start.call.clone(),
-                tool: call.start.tool.clone(),
-                class: call.start.class,
-                since,
-                outcome: CallOutcome::Unknown,
-                exit_code: None,
-            })
-        };
-        let mut open: Vec<What> = facts.open_calls.iter().filter_map(unfinished).collect();
-        for action in facts.actions.iter().filter(|a| a.since <= end) {
-            open.push(What::Wait {
-                action: action.action.clone(),
-                kind: action.kind,
-                since: action.since,
-                resolution: crate::event::Resolution::Unknown,
-                call: action.call.clone().filter(|c| facts.open_calls.iter().any(|o| o.start.call == *c)),
-            });
-        }
-        if let Some(blocked) = facts.blocked.filter(|b| b.since <= end) {
-            open.push(What::Hold { reason: blocked.reason, since: blocked.since, attempt: blocked.attempt });
-        }
-        for what in open {
-            trace.wait(at, note(end, what), false, None, now);
-        }
-        let since = trace.runs[at].since;
-        let outcome = RunOutcome { outcome: Ended::Unseen, error: None };
-        trace.note(
-            &key,
-            facts,
-            &note(end.max(since), What::Run { since, trigger: turn.trigger, end: outcome }),
-            now,
-        );
-        if let Some(at) = trace.runs.iter().rposition(|known| known.key == run) {
-            trace.runs[at].given_up = true;
+        for note in fresh {
+            if let What::Agent { thread, .. } = &note.what {
+                self.employers.insert(SessionId::from(thread.as_str()), key.clone());
+            }
+            self.lost += u64::from(!trace.note(&key, facts, note, now));
+            self.lost += u64::from(!trace.events.note(&key, note, now));
         }
         self.dirty.insert(key);
-        self.expect(now.plus(SETTLED_MS));
-    }
-
-    fn lose_orchestration(&mut self, facts: &Facts, run: &Orchestration, now: Timestamp) {
-        let (Some((key, since)), Some(at)) = (run.story.key(), run.updated.filter(|_| !run.story.is_over()))
-        else {
-            return;
-        };
-        let owner = (facts.source.clone(), facts.session.clone());
-        let trace = self.traces.entry(owner.clone()).or_default();
-        let Some(known) = trace.run_of(Some(&key), Some(since), at, true) else { return };
-        if trace.runs[known].until.is_some() {
-            return;
-        }
-        let unknown = OrchestrationState::Unknown;
-        let mut open = run.story.open(unknown, true);
-        open.push(What::Orchestration { since, state: unknown, polled: false });
-        for what in open {
-            let note = Note { run: Some(key.clone()), run_since: Some(since), at: at.max(since), what };
-            trace.note(&owner, facts, &note, now);
-        }
-        if let Some(known) = trace.runs.iter().rposition(|run| run.key == key) {
-            trace.runs[known].given_up = true;
-        }
-        self.dirty.insert(owner);
         self.expect(now.plus(SETTLED_MS));
     }
 
@@ -262,6 +184,9 @@ impl Tracer {
             };
             if known.is_none() {
                 last = Some((waiting.run.clone(), place));
+            }
+            if self.is_told_by_itself(key, &waiting) {
+                continue;
             }
             let links = if matches!(waiting.note.what, What::Run { .. } | What::Orchestration { .. }) {
                 self.links_of(key, &waiting.run)
@@ -393,6 +318,11 @@ fn step_span(key: &Key, step: &crate::event::Step, since: Timestamp) -> SpanId {
     ))
 }
 
+/// A step in a run that it was not entered in.
+fn step_on_span(key: &Key, step: &crate::event::Step, since: Timestamp) -> SpanId {
+    SpanId::of((key.0.as_str(), key.1.as_str(), "step goes on", &step.id, since.as_millis()))
+}
+
 fn call_span(key: &Key, call: &Id) -> SpanId {
     SpanId::of((key.0.as_str(), key.1.as_str(), "call", call))
 }
@@ -473,6 +403,8 @@ impl Trace {
             note.what,
             What::PartBegan(_)
                 | What::Agent { .. }
+                | What::AgentTurn { .. }
+                | What::AgentCall { .. }
                 | What::Part { .. }
                 | What::Held { .. }
                 | What::Orchestration { .. }
@@ -505,7 +437,13 @@ impl Trace {
                 });
                 return true;
             }
-            // Chosen between two runs: no span could show it.
+            What::StepGoesOn(step) => {
+                let of = MarkOf::Step(step.clone());
+                let span = step_on_span(key, step, note.at);
+                run.mark(Mark { span, of, since: note.at, until: None, taken: false });
+                return true;
+            }
+            // Chosen between two runs: it goes on in the next one.
             What::StepBegan(_) if run.until.is_some_and(|until| until <= note.at) => return true,
             What::StepBegan(step) => {
                 run.mark(Mark {
@@ -590,14 +528,19 @@ impl Trace {
             .retain(|m| m.until.is_some() || !unsaid.contains(&m.since) || !matches!(m.of, MarkOf::Step(_)));
         let run = &mut self.runs[at];
         let mut steps = Vec::new();
-        for mark in run.marks.iter_mut().filter(|mark| mark.until.is_none()) {
+        for i in 0..run.marks.len() {
+            if run.marks[i].until.is_some() {
+                continue;
+            }
+            let end = run.entered_again(i).map_or(end, |again| again.min(end));
+            let mark = &mut run.marks[i];
             mark.until = Some(end);
             if let MarkOf::Step(step) = &mark.of {
                 let outcome = crate::event::StepOutcome::Failed;
-                steps.push(What::Step { step: step.clone(), since: Some(mark.since), outcome });
+                steps.push((end, What::Step { step: step.clone(), since: Some(mark.since), outcome }));
             }
         }
-        for what in steps {
+        for (end, what) in steps {
             let note = Note { run: Some(key.clone()), run_since: Some(since), at: end, what };
             self.wait(at, note, false, None, now);
         }
@@ -642,59 +585,6 @@ impl Trace {
         let at = if last { self.waiting.len() } else { self.waiting.partition_point(|w| w.due <= due) };
         self.waiting.insert(at, Waiting { due, run, note, observed, parts });
         true
-    }
-
-    /// A note no longer holds.
-    fn take_back(&mut self, key: &Key, note: &Note) {
-        if let Some(at) = self.waiting.iter().position(|w| w.note == *note) {
-            self.waiting.remove(at);
-        }
-        let Some(i) = self.runs.iter().rposition(|run| note.run.as_ref().is_none_or(|key| run.key == *key))
-        else {
-            return;
-        };
-        let run = &mut self.runs[i];
-        match &note.what {
-            What::Usage(added) => {
-                for (sum, n) in run.usage.iter_mut().zip(added) {
-                    *sum = sum.saturating_sub(*n);
-                }
-            }
-            What::Progress { kind, evidence, high } => {
-                let event = build::progress(note.at, *kind, *evidence, *high);
-                match run.events.iter().position(|(_, known)| *known == event) {
-                    Some(at) => drop(run.events.remove(at)),
-                    None => run.dropped_events = run.dropped_events.saturating_sub(1),
-                }
-            }
-            What::Run { .. } | What::Orchestration { .. } if run.until == Some(note.at) => run.until = None,
-            What::Agent { thread, .. } => {
-                run.marks.retain(|m| !matches!(&m.of, MarkOf::Agent(known) if known == thread));
-            }
-            What::Part { part, .. } => {
-                let own = parts::span_of(key, &run.id(), part);
-                let ended = |m: &&mut Mark| m.span == own && m.until == Some(note.at);
-                run.marks.iter_mut().filter(ended).for_each(|m| m.until = None);
-            }
-            What::Declared(_) | What::PartBegan(_) | What::Held { .. } | What::Orchestration { .. } => {}
-            What::TaskBegan(call) => {
-                let span = call_span(key, call);
-                run.marks.retain(|m| m.span != span);
-            }
-            What::StepBegan(step) => {
-                let span = step_span(key, step, note.at);
-                run.marks.retain(|m| m.span != span);
-            }
-            What::Step { step, .. } => {
-                let same = |m: &&mut Mark| {
-                    m.until == Some(note.at) && matches!(&m.of, MarkOf::Step(s) if s.id == step.id)
-                };
-                if let Some(mark) = run.marks.iter_mut().find(same) {
-                    mark.until = None;
-                }
-            }
-            _ => {}
-        }
     }
 
     /// The run that was open at a moment, and the call in it that may have started another session then.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::event::{Counting, Event, Fact, Id, Name, SessionId, SourceId, Timestamp};
+use crate::event::{Counting, Event, Fact, Id, Name, SessionId, SourceId, Timestamp, TraceContext};
 
 /// Collects the events of one commit.
 #[derive(Debug, Default)]
@@ -28,6 +28,7 @@ struct EntryRef<'a> {
     parent: &'a Option<SessionId>,
     project: &'a Option<Name>,
     request: &'a Option<Id>,
+    trace: Option<TraceContext>,
     counting: Counting,
     fact: &'a Fact,
 }
@@ -41,6 +42,7 @@ struct Entry {
     parent: Option<SessionId>,
     project: Option<Name>,
     request: Option<Id>,
+    trace: Option<TraceContext>,
     counting: Counting,
     fact: Fact,
 }
@@ -63,6 +65,7 @@ impl Writer {
             parent: &event.parent,
             project: &event.project,
             request: &event.request,
+            trace: event.trace,
             counting: event.counting,
             fact: &event.fact,
         };
@@ -124,6 +127,7 @@ pub fn read(blob: &[u8]) -> Result<Vec<Event>, Damaged> {
             parent: entry.parent,
             project: entry.project,
             request: entry.request,
+            trace: entry.trace,
             counting: entry.counting,
             fact: entry.fact,
         });
@@ -150,6 +154,7 @@ mod tests {
             let mut event = Event::new(&SourceId::from("push"), &session, Timestamp::from_millis(5), fact);
             event.id = Some(i);
             event.time = (i % 4 != 0).then(|| Timestamp::from_millis(i as i64));
+            event.trace = TraceContext::of_trace(&format!("{i:032x}"));
             writer.push((i % 7) as usize, &event);
             events.push(event);
         }

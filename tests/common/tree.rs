@@ -134,7 +134,10 @@ fn branch(
         out.push_str(&format!("{indent}  | {} = {}\n", key.as_str(), shown(value)));
     }
     for link in &span.links {
-        let trace = numbers.get(&link.to.trace).map_or("?".to_owned(), usize::to_string);
+        let trace = match numbers.get(&link.to.trace) {
+            Some(trace) => trace.to_string(),
+            None => format!("{} span {}", link.to.trace, link.to.span),
+        };
         out.push_str(&format!("{indent}  -> {} in trace {trace}\n", link.relation));
     }
     // Of other events there is a test of its own.

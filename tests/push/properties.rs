@@ -52,6 +52,9 @@ fn fitting(schema: &Value, root: &Value, pick: &mut impl FnMut(usize) -> usize) 
         Some("number") if schema["maximum"] == 1 => json!(0.25),
         Some("number") => json!(schema["minimum"].as_u64().unwrap_or(0) + pick(1_000_000) as u64),
         _ if schema["format"] == "date-time" => json!(format!("2026-02-{:02}T10:00:00Z", 1 + pick(28))),
+        _ if schema["pattern"].as_str().is_some_and(|p| p.starts_with("^[0-9a-f]{2}-")) => {
+            json!(format!("00-{:032x}-{:016x}-00", 1 + pick(9), 1 + pick(9)))
+        }
         _ if schema.get("pattern").is_some() => json!(format!("bot_{}", pick(9))),
         _ => json!(["a", "é \"quoted\"\n", "src/main.rs", "x".repeat(300).as_str()][pick(4)]),
     }
@@ -168,6 +171,8 @@ fn nothing_that_is_content_is_in_the_event() {
             json!({"command": MARKER, "path": MARKER, MARKER: [MARKER], "todos": [{"status": MARKER}]});
         event["projectId"] = json!(format!("/home/{MARKER}/shop"));
         event["prompt"] = json!(MARKER);
+        event["traceparent"] = json!(MARKER);
+        event["tracestate"] = json!(format!("a={MARKER}"));
         for kind in ["read", "shell", "todowrite"] {
             if event["type"] == "tool.started" {
                 event["data"]["tool"] = json!(kind);

@@ -290,15 +290,19 @@ fn what_nothing_ended_is_over_with_its_run() {
         turn("s", 0.0, "r1"),
         call("s", 1.0, "c1", "bash"),
         turn_ended("s", 3.0, "r1", "cancelled"),
-        // Chosen between two runs, and never ended.
-        line("s", 4.0, "workflow.step.started", json!({"data": {"stepId": "t", "kind": "task"}})),
         turn("s", 20.0, "r2"),
+        line("s", 20.5, "workflow.step.started", json!({"data": {"stepId": "t", "kind": "task"}})),
         turn_ended("s", 21.0, "r2", "completed"),
+        // It is no part of what comes then.
+        turn("s", 40.0, "r3"),
+        turn_ended("s", 41.0, "r3", "completed"),
     ]);
     let bash = named(&spans, "execute_tool bash");
     assert_eq!(attribute(bash, Key::Outcome), Some(&Value::from("interrupted")));
     assert_eq!(bash.end.since(bash.start), 2_000, "not when it was concluded");
-    assert!(!names(&spans).contains(&"task"));
+    let task = named(&spans, "task");
+    assert_eq!(task.end.since(task.start), 500);
+    assert_eq!(attribute(task, Key::EndObserved), Some(&Value::Bool(false)));
 }
 
 #[test]
@@ -355,5 +359,35 @@ fn a_step_that_is_entered_again_without_an_end_is_two_steps() {
     ]);
     let mut steps: Vec<_> = spans.iter().filter(|s| s.name == "task").map(|s| s.end.since(s.start)).collect();
     steps.sort();
-    assert_eq!(steps, [2_000, 3_000], "and what was entered with the end had no time");
+    assert_eq!(steps, [1_000, 2_000], "and what was entered with the end had no time");
+}
+
+#[test]
+fn a_step_that_was_chosen_between_two_runs_is_one_of_the_second() {
+    let step = |entry: u32| json!({"data": {"stepId": "t", "kind": "task", "entry": entry}});
+    let mut over = step(2);
+    over["data"]["outcome"] = json!("advanced");
+    let spans = spans(&[
+        turn("s", 0.0, "r1"),
+        line("s", 1.0, "workflow.step.started", step(1)),
+        turn_ended("s", 2.0, "r1", "completed"),
+        // Chosen before its run began.
+        line("s", 10.0, "workflow.step.started", step(2)),
+        turn("s", 11.0, "r2"),
+        call("s", 12.0, "c1", "read"),
+        call_ended("s", 13.0, "c1"),
+        line("s", 14.0, "workflow.step.completed", over),
+        turn_ended("s", 15.0, "r2", "completed"),
+        turn("s", 30.0, "r3"),
+        turn_ended("s", 31.0, "r3", "completed"),
+    ]);
+    let mut steps: Vec<&Span> = spans.iter().filter(|s| s.name == "task").collect();
+    steps.sort_by_key(|step| step.start);
+    let [first, second] = steps[..] else { panic!("{:?}", names(&spans)) };
+    assert_eq!((first.end.since(first.start), second.end.since(second.start)), (1_000, 3_000));
+    assert_eq!(attribute(first, Key::EndObserved), Some(&Value::Bool(false)));
+    assert_eq!(attribute(second, Key::Outcome), Some(&Value::from("advanced")));
+    assert_eq!(second.start.as_millis(), START_MS + 11_000);
+    assert_eq!(named(&spans, "execute_tool read").parent, Some(second.context.span));
+    assert_ne!(first.context.trace, second.context.trace);
 }

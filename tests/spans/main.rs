@@ -6,6 +6,7 @@
 #[allow(dead_code, unreachable_pub)]
 mod tree;
 
+mod callers;
 mod events;
 mod made;
 mod recordings;

@@ -8,6 +8,7 @@ mod common;
 #[path = "../common/exposition.rs"]
 mod exposition;
 
+mod agents;
 mod files;
 mod folds;
 mod hostile;

@@ -3,12 +3,12 @@
 
 use super::super::counts::{Count, Effects};
 use super::super::facts::Facts;
-use super::super::notes::Note;
+use super::super::notes::{Note, What};
 use super::super::orchestration::{MAX_SPECS, Orchestrated, Orchestration, Spec};
 use super::super::story::Teller;
 use super::{MAX_DELAY_MS, later};
 use crate::event::{
-    BlockReason, ErrorClass, Evidence, LaunchUpdate, LimitClass, LimitUpdate, OrchestrationState,
+    AgentWork, BlockReason, ErrorClass, Evidence, LaunchUpdate, LimitClass, LimitUpdate, OrchestrationState,
     OrchestrationUpdate, ParallelChange, ParallelUpdate, ProgressKind, SpecStatus, SpecUpdate, StatusTotals,
     ThrottleReason, Timestamp,
 };
@@ -67,10 +67,23 @@ impl Facts {
                 if update.attempt || update.turn || update.thread.is_some() {
                     run.story.seen();
                 }
+                news.polled = update.received;
                 run.spec_told(update, t, news, out);
                 run.finish_batches(None, t, news);
             }
         });
+    }
+
+    /// Work of a spec's agent, which says nothing about where the orchestration stands.
+    pub(super) fn agent_works(&mut self, work: &AgentWork, t: Option<Timestamp>, out: &mut Effects) {
+        self.work(t, out);
+        let Some(run) = self.orchestration.as_mut().filter(|run| run.is_current(t)) else { return };
+        if let Some(at) = t {
+            let mut notes = Vec::new();
+            let mut to = Teller { at, polled: work.received, out: &mut notes };
+            run.story.agent_tells(&work.spec, &work.news, &mut to);
+            out.notes.extend(notes);
+        }
     }
 
     pub(super) fn spec_limited(&mut self, update: &LimitUpdate, t: Option<Timestamp>, out: &mut Effects) {
@@ -159,6 +172,11 @@ impl Facts {
         run.story.began(began);
         if let Some(t) = t {
             run.story.pass(t, &mut news.notes);
+        }
+        for note in &mut news.notes {
+            if let What::Orchestration { callers, .. } = &mut note.what {
+                *callers = std::mem::take(&mut self.callers);
+            }
         }
         out.notes.extend(std::mem::take(&mut news.notes));
         if began.is_some() && run.state != Some(OrchestrationState::Idle) {
@@ -314,7 +332,11 @@ impl Orchestration {
             later(&mut news.worked, t);
         }
         if let Some(at) = t {
-            self.story.spec(spec, &mut Teller { at, polled: news.polled, out: &mut news.notes });
+            let mut to = Teller { at, polled: news.polled, out: &mut news.notes };
+            self.story.spec(spec, &mut to);
+            if update.turn {
+                self.story.turn_began(&spec.name, &mut to);
+            }
         }
         let (status, bit) = (spec.status, 1 << spec.status as u8);
         if status.is_end() && spec.counted & bit == 0 {

@@ -9,7 +9,7 @@ use super::wire::{
 use super::{Codex, Emit};
 use crate::event::{
     ActivityClass, BlockReason, EndOutcome, ErrorClass, Evidence, Fact, ProgressKind, SessionInfo, Tally,
-    Timestamp, Trigger, TurnOutcome,
+    Timestamp, TraceContext, Trigger, TurnOutcome,
 };
 
 /// First version whose turns say that they failed.
@@ -127,6 +127,11 @@ impl Codex {
         };
         self.driven_by(e, &word(attribution.turn_trigger));
         self.push(e, Fact::TurnStarted { trigger });
+        // Only where codex traces itself: its spans have this trace, none of them is named.
+        let trace = text(msg.trace_id).and_then(|id| TraceContext::of_trace(&id));
+        if let Some(began) = e.out.last_mut().filter(|e| matches!(e.fact, Fact::TurnStarted { .. })) {
+            began.trace = trace;
+        }
     }
 
     /// A thread may be begun by `codex exec` and taken up in front of a person, or the other way round; versions

@@ -31,7 +31,7 @@ shapes! {
     EventMsg {
         kind = "type", turn_id, turn_attribution, last_agent_message, error, started_at, reason, item,
         started_at_ms, completed_at_ms, info, rate_limits, usage, call_id, success, changes, command,
-        exit_code, aggregated_output, plan, goal, input_tokens, cached_input_tokens, output_tokens,
+        exit_code, aggregated_output, plan, goal, input_tokens, cached_input_tokens, output_tokens, trace_id,
     }
     /// `item` of `item_completed` and of the exec stream.
     Item {

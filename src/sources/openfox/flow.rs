@@ -29,12 +29,16 @@ impl Known {
             (run.workflow, run.cut) = (true, false);
         }
         let flow = self.flow.as_mut().expect("it was set above");
+        if flow.name.is_none() {
+            flow.name = text(execution.workflow).map(|name| out.shared.name(&name));
+        }
         let waited = flow.status == FlowStatus::Waiting;
         flow.status = now;
         if running {
             flow.over = false;
         }
         self.begin_as(Trigger::Unknown, out);
+        self.tell_workflow(out);
         self.works(out);
         if waited && now != FlowStatus::Waiting {
             let resolution =
@@ -73,6 +77,15 @@ impl Known {
         }
         if let Some(flow) = &mut self.flow {
             flow.over = true;
+        }
+    }
+
+    /// Says of each of its turns that it is one of this workflow.
+    pub(super) fn tell_workflow(&mut self, out: &mut Out<'_>) {
+        let Some(flow) = self.flow.as_mut().filter(|_| self.turn.is_some()) else { return };
+        if flow.told.replace(flow.turns) != Some(flow.turns) {
+            let name = flow.name.clone();
+            out.push(self, out.now, Fact::Workflow { name });
         }
     }
 

@@ -123,6 +123,10 @@ pub(super) enum Done {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Flow {
     pub(super) id: String,
+    /// Name of the workflow, from its definition.
+    pub(super) name: Option<Name>,
+    /// Which of its turns was said to be one of it.
+    pub(super) told: Option<u32>,
     pub(super) status: FlowStatus,
     /// Its turn ended while its status still said that it runs.
     pub(super) over: bool,
@@ -322,6 +326,8 @@ impl Flow {
     pub(super) fn new(id: &str) -> Self {
         Self {
             id: id.to_owned(),
+            name: None,
+            told: None,
             status: FlowStatus::Running,
             over: false,
             turns: 0,

@@ -81,7 +81,7 @@ const MAX_ID: usize = 128;
 /// Bytes of the checkpoint.
 const MAX_CHECKPOINT: usize = 60 << 10;
 /// Version of the checkpoint's layout.
-const LAYOUT: u8 = 1;
+const LAYOUT: u8 = 2;
 /// What stays as it is in a part of a path.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 

@@ -85,6 +85,9 @@ impl Known {
         self.turn = Some(out.shared.id(&request));
         self.had_turn = true;
         out.push(self, began, Fact::TurnStarted { trigger });
+        if self.flow.as_ref().is_some_and(|flow| flow.under_way()) {
+            self.tell_workflow(out);
+        }
         if std::mem::take(&mut self.criteria_untold) {
             self.tell_criteria(began, out);
         }

@@ -37,7 +37,10 @@ shapes! {
     /// Payload of `session.running`, `mode.changed` and `phase.changed`.
     Change { is_running = "isRunning", mode, phase }
     /// Payload of `workflow.execution_changed`.
-    Execution { execution = "executionId", status, step = "currentStepId", step_name = "currentStepName" }
+    Execution {
+        execution = "executionId", status, workflow = "workflowName", step = "currentStepId",
+        step_name = "currentStepName",
+    }
     /// Payload of `context.state`.
     Context { context: Gauge, sub_agent = "subAgentId" }
     /// How full the context is.

@@ -1,6 +1,7 @@
 //! CloudEvents 1.0: the same facts in the envelope of <https://github.com/cloudevents/spec>. `type`, `id` and
 //! `time` are ours, the last segment of `source` names the source, `subject` is the session; `projectid`,
-//! `parentsessionid` and `requestid` are extension attributes.
+//! `parentsessionid` and `requestid` are extension attributes, and so is `traceparent`, of the extension for distributed
+//! tracing.
 
 use std::borrow::Cow;
 
@@ -38,6 +39,8 @@ pub(super) struct CloudEnvelope<'a> {
     #[serde(borrow)]
     requestid: Scalar<'a>,
     #[serde(borrow)]
+    traceparent: Scalar<'a>,
+    #[serde(borrow)]
     data: Option<Data<'a>>,
     /// Binary data: none of our types has any.
     #[serde(borrow)]
@@ -64,6 +67,7 @@ impl<'a> CloudEnvelope<'a> {
             projectid: get("ce-projectid")?,
             parentsessionid: get("ce-parentsessionid")?,
             requestid: get("ce-requestid")?,
+            traceparent: get("ce-traceparent")?,
             data: None,
             data_base64: Scalar::Absent,
         })
@@ -93,6 +97,7 @@ impl<'a> CloudEnvelope<'a> {
             parent_session_id: self.parentsessionid,
             project_id: self.projectid,
             request_id: self.requestid,
+            trace_parent: self.traceparent,
             kind: self.kind,
             data: self.data,
         })

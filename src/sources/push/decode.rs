@@ -17,6 +17,7 @@ use super::scan;
 use super::wire::Data;
 use super::wire::Envelope;
 use super::wire::Field;
+use super::wire::Scalar;
 use crate::event::Counting;
 use crate::event::Event;
 use crate::event::Fact;
@@ -27,6 +28,7 @@ use crate::event::SCHEMA_VERSION;
 use crate::event::SessionId;
 use crate::event::SourceId;
 use crate::event::Timestamp;
+use crate::event::TraceContext;
 use crate::sources::arguments::Memory;
 use crate::telemetry::Telemetry;
 
@@ -43,6 +45,8 @@ pub struct Decoder {
     names: Interner,
     memory: Memory,
     known: Vec<(Box<str>, Admitted)>,
+    /// The trace of who sends, for items that announce a run and name none themselves.
+    pub caller: Option<TraceContext>,
     /// Items that had no `id`, so that a repetition of them counts again.
     pub without_id: u64,
 }
@@ -66,6 +70,7 @@ impl Decoder {
             names: Interner::new(),
             memory: Memory::default(),
             known: Vec::new(),
+            caller: None,
             without_id: 0,
         }
     }
@@ -132,16 +137,25 @@ impl Decoder {
         let project = envelope.project_id.text()?;
         let (parent, request) = (envelope.parent_session_id.text()?, envelope.request_id.text()?);
 
+        let given = self.trace_of(&source, &envelope.trace_parent);
+
         let reducer = &*self.reducer;
         let notes = Notes::default();
         let mut reading = Reading { reducer, names: &mut self.names, memory: &mut self.memory, notes };
         let none = Data::default();
         let data = envelope.data.as_ref().unwrap_or(&none);
-        let fact = reading.fact(kind, data)?;
+        let mut fact = reading.fact(kind, data)?;
         let notes = reading.notes;
         // The records of orchestrators say themselves when they were written, which makes each of them one of a kind.
         let recorded_at = if data.event.is_some() { data.moment(Field::At)? } else { None };
         time = time.or(recorded_at);
+        if time.is_none() {
+            match &mut fact {
+                Some(Fact::Spec(update)) => update.received = true,
+                Some(Fact::AgentWork(work)) => work.received = true,
+                _ => {}
+            }
+        }
 
         // Two sources that share `other` keep their ids apart, so the given name goes into the key.
         let key = id.map(|id| {
@@ -170,6 +184,7 @@ impl Decoder {
             parent: parent.map(|text| SessionId(self.names.get(text, reducer))),
             project,
             request: request.map(|text| Id(self.names.get(text, reducer))),
+            trace: given.or_else(|| self.caller.filter(|_| fact.as_ref().is_some_and(is_asked_for))),
             counting: Counting::Always,
             fact: fact.unwrap_or(Fact::Unknown),
             source,
@@ -191,6 +206,24 @@ impl Decoder {
         Ok(event)
     }
 
+    /// The item's own trace. One that is none is counted, and the item is taken without it.
+    fn trace_of(&self, source: &SourceId, given: &Scalar<'_>) -> Option<TraceContext> {
+        let context = match given {
+            Scalar::Absent => return None,
+            Scalar::Text(text) => TraceContext::parse(text),
+            _ => None,
+        };
+        if context.is_none() {
+            self.bad_trace(source.as_str());
+        }
+        context
+    }
+
+    /// Counts a `traceparent` that is none.
+    pub(super) fn bad_trace(&self, source: &str) {
+        self.telemetry.decode_errors.with_label_values(&[source, "traceparent"]).inc();
+    }
+
     fn source(&mut self, name: &str) -> Result<(SourceId, bool), Reason> {
         if let Some((_, known)) = self.known.iter().find(|(known, _)| **known == *name) {
             return Ok((known.source.clone(), known.folded));
@@ -201,6 +234,19 @@ impl Decoder {
         }
         self.known.push((Box::from(name), admitted.clone()));
         Ok((admitted.source, admitted.folded))
+    }
+}
+
+/// Whether who sends it may be who asked for what it tells of: anything later is sent by whoever reports.
+fn is_asked_for(fact: &Fact) -> bool {
+    match fact {
+        Fact::SessionQueued(_)
+        | Fact::SessionStarted(_)
+        | Fact::SessionResumed(_)
+        | Fact::TurnStarted { .. }
+        | Fact::Prompt { .. } => true,
+        Fact::Orchestration(update) => update.begins || update.started.is_some(),
+        _ => false,
     }
 }
 

@@ -16,6 +16,9 @@ use super::refuse::Reason;
 use super::wire::Data;
 use super::wire::Field;
 use crate::event::ActivityClass;
+use crate::event::AgentNews;
+use crate::event::AgentWork;
+use crate::event::CallOutcome;
 use crate::event::ErrorClass;
 use crate::event::Fact;
 use crate::event::Id;
@@ -30,10 +33,20 @@ use crate::event::ParallelUpdate;
 use crate::event::SpecStatus;
 use crate::event::SpecUpdate;
 use crate::event::ThrottleReason;
+use crate::event::ToolClass;
 use crate::sources::orchestrator::error_class;
 
 /// Specs that one record may tell of.
 const MAX_SPECS: usize = 512;
+
+/// Items of agents' lines that are calls.
+const ITEMS: [(&str, ToolClass); 5] = [
+    ("command_execution", ToolClass::Shell),
+    ("file_change", ToolClass::Edit),
+    ("mcp_tool_call", ToolClass::Mcp),
+    ("web_search", ToolClass::Search),
+    ("collab_tool_call", ToolClass::Task),
+];
 
 const fn activity(class: ActivityClass) -> Fact {
     Fact::Activity { class, message: false }
@@ -234,11 +247,53 @@ impl Reading<'_> {
             }
             "turn.started" => update.turn = true,
             "error" => update.error = Some(ErrorClass::Other),
-            "turn.completed" | "turn.failed" => return Ok(Some(activity(ActivityClass::Work))),
-            kind if kind.starts_with("item.") => return Ok(Some(activity(ActivityClass::Work))),
-            _ => return Ok(None),
+            kind => {
+                let news = match kind {
+                    "turn.completed" | "turn.failed" => Some(AgentNews::TurnEnded {
+                        failed: kind == "turn.failed",
+                        usage: line.get("usage").map(|usage| self.agent_usage(usage)),
+                    }),
+                    "item.started" => self.item(&line, true),
+                    "item.completed" => self.item(&line, false),
+                    kind if kind.starts_with("item.") => None,
+                    _ => return Ok(None),
+                };
+                return Ok(Some(match news {
+                    Some(news) => {
+                        Fact::AgentWork(Box::new(AgentWork { spec: update.spec, news, received: false }))
+                    }
+                    None => activity(ActivityClass::Work),
+                }));
+            }
         }
         Ok(Some(Fact::Spec(Box::new(update))))
+    }
+
+    /// An item that is a call; what an agent thinks, says and plans is none.
+    fn item(&self, line: &Value, begins: bool) -> Option<AgentNews> {
+        let item = line.get("item")?;
+        let word = |field| item.get(field).and_then(Value::as_str);
+        let kind = word("type")?;
+        let (_, class) = ITEMS.iter().find(|(known, _)| *known == kind)?;
+        let call = Id(bounded(word("id").filter(|id| !id.is_empty())?, self.reducer));
+        let (tool, class) = (Name::from(kind), *class);
+        if begins {
+            return Some(AgentNews::CallStarted { call, tool, class });
+        }
+        let outcome = match word("status") {
+            Some("completed") => CallOutcome::Ok,
+            Some("failed") => CallOutcome::Error,
+            Some("declined") => CallOutcome::Denied,
+            _ => CallOutcome::Unknown,
+        };
+        let exit_code = item.get("exit_code").and_then(Value::as_i64);
+        let exit_code = exit_code.and_then(|code| i32::try_from(code).ok());
+        Some(AgentNews::CallEnded { call, tool, class, outcome, exit_code })
+    }
+
+    fn agent_usage(&mut self, usage: &Value) -> [u64; 3] {
+        ["input_tokens", "cached_input_tokens", "output_tokens"]
+            .map(|field| self.count(usage, field).unwrap_or(0))
     }
 
     /// The lists of what became of which spec.

@@ -22,6 +22,7 @@ use tokio::sync::Semaphore;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::oneshot;
 
+use super::DEF;
 use super::Decoder;
 use super::Intake;
 use super::Push;
@@ -30,6 +31,7 @@ use super::cloudevents::CloudEnvelope;
 use crate::event::Batch;
 use crate::event::Receipt;
 use crate::event::Timestamp;
+use crate::event::TraceContext;
 
 /// When a refused batch may be sent again, in seconds.
 const RETRY_AFTER: &str = "1";
@@ -115,6 +117,7 @@ impl Shared {
         let body = if gzip { inflate(&body, max)? } else { body };
         let now = self.push.clock.now();
         let mut decoder = self.push.decoder();
+        decoder.caller = caller(&parts.headers, &decoder);
         let intake = match form {
             Form::Lines => self.lines(&body, &mut decoder, now).await?,
             Form::Json | Form::CloudBatch | Form::CloudEvent => {
@@ -349,6 +352,17 @@ impl IntoResponse for Refusal {
         }
         response
     }
+}
+
+/// The trace in which the request was sent. One that is none, or more than one, is counted and left out.
+fn caller(headers: &HeaderMap, decoder: &Decoder) -> Option<TraceContext> {
+    let mut given = headers.get_all("traceparent").iter();
+    let first = given.next()?;
+    let context = first.to_str().ok().filter(|_| given.next().is_none()).and_then(TraceContext::parse);
+    if context.is_none() {
+        decoder.bad_trace(DEF.name);
+    }
+    context
 }
 
 fn content_length(headers: &HeaderMap) -> Option<usize> {

@@ -37,6 +37,7 @@ pub(super) fn envelope(line: &str) -> Option<Envelope<'_>> {
             "projectId" => (64, &mut envelope.project_id),
             "requestId" => (128, &mut envelope.request_id),
             "type" => (256, &mut envelope.kind),
+            "traceparent" => (1024, &mut envelope.trace_parent),
             "data" if seen & 512 == 0 => {
                 seen |= 512;
                 envelope.data = Some(scan.data()?);
@@ -187,6 +188,7 @@ mod tests {
             r#"{"parentSessionId":"p","projectId":"/a/b","requestId":"r","sessionId":null,"source":7}"#,
             r#"{"id":"a\n","time":-1.5e3,"source":-0,"type":12345678901234567890,"unheard":[1]}"#,
             r#"{"type":"orchestrator.event","data":{"event":"spec:start","data":{"specName":"a","n":[{}]},"at":"x"}}"#,
+            r#"{"traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01","sessionId":"s"}"#,
             r#"{"id":{"a":[]},"data":{"tool":"\u00e4","kind":[],"denied":false}}"#,
         ] {
             let (plain, general) = both(line);

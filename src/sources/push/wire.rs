@@ -37,6 +37,8 @@ pub(super) struct Envelope<'a> {
     pub(super) project_id: Scalar<'a>,
     #[serde(borrow)]
     pub(super) request_id: Scalar<'a>,
+    #[serde(borrow, rename = "traceparent")]
+    pub(super) trace_parent: Scalar<'a>,
     #[serde(borrow, rename = "type")]
     pub(super) kind: Scalar<'a>,
     #[serde(borrow)]

@@ -1,10 +1,33 @@
 //! What is due becomes a span or a record, unless it was told before.
 
-use super::super::run::{Mark, MarkOf, Place};
+use super::super::run::{Mark, MarkOf, Place, Run};
 use super::super::{Context, Link, Outgoing, SpanId, build, parts};
-use super::{Key, Trace, Waiting, call_span, step_span};
-use crate::event::{CallOutcome, Timestamp};
-use crate::session::notes::What;
+use super::{Key, Trace, Tracer, Waiting, call_span, step_span};
+use crate::event::{CallOutcome, SessionId, SourceId, Timestamp};
+use crate::session::notes::{Part, What};
+
+// === impl Tracer ===
+
+impl Tracer {
+    /// Whether an orchestrator passes on what an agent tells by its own files as well: then its own row tells it, below the
+    /// same attempt. What hangs on something that was told is told in any case.
+    pub(super) fn is_told_by_itself(&self, key: &Key, waiting: &Waiting) -> bool {
+        let (What::AgentTurn { turn, .. } | What::AgentCall { turn, .. }) = &waiting.note.what else {
+            return false;
+        };
+        let Part::Turn { thread: Some(thread), .. } = turn else { return false };
+        let own = (SourceId::from(parts::AGENT), SessionId::from(thread.as_str()));
+        let run = self.traces.get(key).and_then(|trace| Some(&trace.runs[trace.index_of(&waiting.run)?]));
+        let told = run.is_some_and(|run| {
+            let span = parts::span_of(key, &run.id(), turn);
+            run.marks.iter().any(|mark| mark.of == MarkOf::Lines && mark.span == span)
+        });
+        let whole = run.and_then(|run| run.place).map(|place| place.context.trace);
+        // Read so late that its row had a trace of its own by then, it does not stand for what was told here.
+        let below = |run: &Run| run.place.is_none_or(|place| Some(place.context.trace) == whole);
+        !told && own != *key && self.traces.get(&own).is_some_and(|trace| trace.runs.iter().any(below))
+    }
+}
 
 // === impl Trace ===
 
@@ -30,12 +53,16 @@ impl Trace {
                 let record = build::step_began(step, within(id), context.span, at, now, &key.1);
                 return Some(Outgoing::Log(record));
             }
-            What::Run { since, trigger, end } => {
+            What::Run { since, trigger, end, workflow, callers } => {
                 let since = run.since.min(*since);
                 let parts = waiting.parts.clone().unwrap_or_default();
                 let mut span =
                     build::run(key, &parts, context, place.parent, (since, at), *trigger, end, &run.usage);
+                if let Some(name) = workflow {
+                    build::of_workflow(&mut span, name.as_ref());
+                }
                 span.links = links;
+                build::called_by(&mut span, callers);
                 (span.events, span.dropped_events) = (
                     std::mem::take(&mut run.events).into_iter().map(|(_, e)| e).collect(),
                     run.dropped_events,
@@ -48,6 +75,19 @@ impl Trace {
             What::Part { part, since, end, polled } => {
                 parts::part(key, &run.id(), context, part, (run.carried(*since), at), *end, *polled)
             }
+            What::AgentTurn { turn, since, end, usage, polled } => {
+                let stretch = (run.carried(*since), at);
+                parts::turn(key, &run.id(), context, turn, stretch, *end, *usage, *polled)
+            }
+            What::AgentCall { turn, call, tool, class, since, outcome, exit_code, polled } => {
+                let (own, since) = (run.id(), run.carried(*since));
+                let parent = parts::span_of(key, &own, turn);
+                run.mark(Mark { span: parent, of: MarkOf::Lines, since, until: Some(at), taken: false });
+                let id = within(parts::call_of(key, &own, turn, call));
+                let stretch = (since, at);
+                let span = build::call(key, call, tool, *class, id, parent, stretch, *outcome, *exit_code);
+                parts::agents_call(span, turn, *polled)
+            }
             What::Held { reason, since, until, of, polled } => {
                 let end = until.map_or(at, |until| until.min(at));
                 let since = run.carried(*since);
@@ -56,10 +96,13 @@ impl Trace {
                 }
                 parts::held(key, &run.id(), context, of.as_ref(), (since, end), *reason, *polled)
             }
-            What::Orchestration { since, state, polled } => {
+            What::Orchestration { since, state, polled, callers } => {
                 let parts = waiting.parts.clone().unwrap_or_default();
                 let since = run.carried(run.since.min(*since));
-                parts::orchestration(key, &parts, context, (since, at), *state, *polled, links)
+                let mut span =
+                    parts::orchestration(key, &parts, context, (since, at), *state, *polled, links);
+                build::called_by(&mut span, callers);
+                span
             }
             What::Step { step, since, outcome } => {
                 let same =
@@ -68,14 +111,8 @@ impl Trace {
                 let exact = |m: &&Mark| Some(m.since) == *since && same(m);
                 let mark = run.marks.iter().find(exact).or_else(|| run.marks.iter().rev().find(same));
                 let since = mark.map(|m| m.since).or(*since)?;
-                build::step(
-                    key,
-                    step,
-                    within(step_span(key, step, since)),
-                    context.span,
-                    (since, at),
-                    *outcome,
-                )
+                let id = mark.map_or_else(|| step_span(key, step, since), |m| m.span);
+                build::step(key, step, within(id), context.span, (since, at), *outcome)
             }
             What::Call { call, tool, class, since, outcome, exit_code } => {
                 let (id, since) = (call_span(key, call), *since);
@@ -104,6 +141,7 @@ impl Trace {
                 build::hold(key, within(id), over(*since), (*since, at), *reason, *attempt)
             }
             What::TaskBegan(_)
+            | What::StepGoesOn(_)
             | What::Declared(_)
             | What::Agent { .. }
             | What::Progress { .. }

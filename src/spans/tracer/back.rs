@@ -1,0 +1,66 @@
+//! Notes that no longer hold, because what they are from is folded again.
+
+use super::super::run::{Mark, MarkOf};
+use super::super::{build, parts};
+use super::{Key, Trace, call_span, step_on_span, step_span};
+use crate::session::notes::{Note, What};
+
+// === impl Trace ===
+
+impl Trace {
+    /// A note no longer holds.
+    pub(super) fn take_back(&mut self, key: &Key, note: &Note) {
+        if let Some(at) = self.waiting.iter().position(|w| w.note == *note) {
+            self.waiting.remove(at);
+        }
+        let Some(i) = self.runs.iter().rposition(|run| note.run.as_ref().is_none_or(|key| run.key == *key))
+        else {
+            return;
+        };
+        let run = &mut self.runs[i];
+        match &note.what {
+            What::Usage(added) => {
+                for (sum, n) in run.usage.iter_mut().zip(added) {
+                    *sum = sum.saturating_sub(*n);
+                }
+            }
+            What::Progress { kind, evidence, high } => {
+                let event = build::progress(note.at, *kind, *evidence, *high);
+                match run.events.iter().position(|(_, known)| *known == event) {
+                    Some(at) => drop(run.events.remove(at)),
+                    None => run.dropped_events = run.dropped_events.saturating_sub(1),
+                }
+            }
+            What::Run { .. } | What::Orchestration { .. } if run.until == Some(note.at) => run.until = None,
+            What::Agent { thread, .. } => {
+                run.marks.retain(|m| !matches!(&m.of, MarkOf::Agent(known) if known == thread));
+            }
+            What::Part { part, .. } => {
+                let own = parts::span_of(key, &run.id(), part);
+                let ended = |m: &&mut Mark| m.span == own && m.until == Some(note.at);
+                run.marks.iter_mut().filter(ended).for_each(|m| m.until = None);
+            }
+            What::Declared(_) | What::PartBegan(_) | What::Held { .. } | What::Orchestration { .. } => {}
+            What::TaskBegan(call) => {
+                let span = call_span(key, call);
+                run.marks.retain(|m| m.span != span);
+            }
+            What::StepBegan(step) | What::StepGoesOn(step) => {
+                let span = match &note.what {
+                    What::StepBegan(_) => step_span(key, step, note.at),
+                    _ => step_on_span(key, step, note.at),
+                };
+                run.marks.retain(|m| m.span != span);
+            }
+            What::Step { step, .. } => {
+                let same = |m: &&mut Mark| {
+                    m.until == Some(note.at) && matches!(&m.of, MarkOf::Step(s) if s.id == step.id)
+                };
+                if let Some(mark) = run.marks.iter_mut().find(same) {
+                    mark.until = None;
+                }
+            }
+            _ => {}
+        }
+    }
+}
