@@ -8,6 +8,8 @@ recorded time, and is killed itself, also while it sends what waited. Then, of t
   are looked at once a second, the two may have seen others: of the pushed runs each end is told, and by one record;
 - what arrived more than once is the same each time, and is of the one request that was on its way at a kill, as no
   protocol can know whether that was taken: one batch of each signal at most for each kill, nothing where nobody died;
+- what is missing was acknowledged by the collector a moment before it was killed: rotel answers before it prints, and what
+  it then takes with it nobody can bring back. Someone between the two noted what was acknowledged;
 - every parent is there; nothing that ran has no length.
 
 Arguments: the exporter's binary, the seed (printed; another one otherwise).
@@ -15,6 +17,8 @@ Arguments: the exporter's binary, the seed (printed; another one otherwise).
 
 import collections
 import datetime
+import http.client
+import http.server
 import json
 import os
 import pathlib
@@ -23,6 +27,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -47,9 +52,6 @@ ROLLOUTS = ["edit_ok", "tests_commit", "loop_reads", "long_command_polls", "goal
 TRANSCRIPTS = [
     ("todo.jsonl", "todo.transcript"),
     ("loop-reads.jsonl", "loop-reads.transcript"),
-    ("PARENT.jsonl", "subagent.transcript"),
-    ("PARENT/subagents/agent-ONE.jsonl", "subagent.subagent-1.transcript"),
-    ("PARENT/subagents/agent-TWO.jsonl", "subagent.subagent-2.transcript"),
 ]
 STAMP = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 # Behind such a line the turn goes on: only there a file stops for a while.
@@ -62,16 +64,71 @@ def ask(address, path, body=None):
         return answer.status, answer.read().decode()
 
 
+class Witness:
+    """Stands before a collector, passes requests on, and notes which of them it acknowledged. Gone while the collector is."""
+
+    def __init__(self, collector):
+        self.collector, self.port = collector, free_port()
+        # When it was acknowledged, and the message.
+        self.acknowledged = []
+        self.start()
+
+    def start(self):
+        witness = self
+
+        class Pass(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                try:
+                    upstream = http.client.HTTPConnection("127.0.0.1", witness.collector.http, timeout=5)
+                    upstream.request("POST", self.path, body, {"Content-Type": self.headers["Content-Type"]})
+                    answer = upstream.getresponse()
+                    said = answer.read()
+                except (OSError, http.client.HTTPException):
+                    # Dead: no answer here either.
+                    self.close_connection = True
+                    return
+                if answer.status == 200:
+                    witness.acknowledged.append((time.monotonic(), body))
+                try:
+                    self.send_response(answer.status)
+                    self.send_header("Content-Type", answer.getheader("Content-Type", ""))
+                    self.send_header("Content-Length", str(len(said)))
+                    self.end_headers()
+                    self.wfile.write(said)
+                except OSError:
+                    self.close_connection = True
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), Pass)
+        self.server.daemon_threads = True
+        # Who was killed resets its connections.
+        self.server.handle_error = lambda *_: None
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def stop(self):
+        self.server.shutdown()
+        self.server.socket.close()
+
+    def moments(self, *what):
+        """When something was acknowledged."""
+        return [moment for moment, body in self.acknowledged if all(part in body for part in what)]
+
+
 class Exporter:
     """The program over a state folder and a home of its own."""
 
-    def __init__(self, folder, endpoint):
+    def __init__(self, folder, protocol, port):
         self.folder, self.home = folder, folder / "home"
         self.home.mkdir(parents=True)
         self.address = f"127.0.0.1:{free_port()}"
         self.env = {
-            "HOME": str(self.home), "PATH": os.environ["PATH"], "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{endpoint}",
-            "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc", "OTEL_METRICS_EXPORTER": "none", "OTEL_EXPORTER_OTLP_TIMEOUT": "5000",
+            "HOME": str(self.home), "PATH": os.environ["PATH"], "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{port}",
+            "OTEL_EXPORTER_OTLP_PROTOCOL": protocol, "OTEL_METRICS_EXPORTER": "none", "OTEL_EXPORTER_OTLP_TIMEOUT": "5000",
             "OTEL_BSP_SCHEDULE_DELAY": "50", "OTEL_BLRP_SCHEDULE_DELAY": "50",
             "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": str(BATCH), "OTEL_BLRP_MAX_EXPORT_BATCH_SIZE": str(BATCH),
         }
@@ -122,14 +179,11 @@ def field(path, key):
 
 
 class Growing:
-    """A recording that is written piece by piece below several homes, with its times moved to now."""
+    """A recording that is written piece by piece below several homes. Each piece happens just before it is written, a
+    millisecond between two of its moments: what was over before an exporter began is not told."""
 
-    def __init__(self, place, recording, end):
-        text = recording.read_text()
-        read = lambda stamp: datetime.datetime.fromisoformat(stamp.replace("Z", "+00:00"))
-        last = max(read(stamp) for stamp in STAMP.findall(text))
-        moved = lambda m: (read(m[0]) + (end - last)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        lines = STAMP.sub(moved, text).splitlines(keepends=True)
+    def __init__(self, place, recording):
+        lines = recording.read_text().splitlines(keepends=True)
         stops = [i + 1 for i, line in enumerate(lines) if any(call in line for call in CALLS)]
         stops = sorted(DICE.sample(stops, min(4, len(stops))))
         self.place = place
@@ -138,6 +192,13 @@ class Growing:
     def grow(self, homes):
         if self.pieces:
             piece = self.pieces.pop(0)
+            stamps = sorted(set(STAMP.findall(piece)))
+            last = datetime.datetime.now(datetime.timezone.utc)
+            new = {
+                stamp: (last - datetime.timedelta(milliseconds=len(stamps) - n)).isoformat(timespec="milliseconds")
+                for n, stamp in enumerate(stamps)
+            }
+            piece = STAMP.sub(lambda m: new[m[0]].replace("+00:00", "Z"), piece)
             for home in homes:
                 path = home / self.place
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -146,21 +207,14 @@ class Growing:
 
 
 def recordings():
-    end = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=30)
+    today = datetime.datetime.now(datetime.timezone.utc)
     for name in ROLLOUTS:
         path = FIXTURES / "codex" / f"{name}.rollout.jsonl"
         thread = field(path, "id")
-        yield Growing(f".codex/sessions/{end:%Y/%m/%d}/rollout-{end:%Y-%m-%dT%H-%M-%S}-{thread}.jsonl", path, end)
+        yield Growing(f".codex/sessions/{today:%Y/%m/%d}/rollout-{today:%Y-%m-%dT%H-%M-%S}-{thread}.jsonl", path)
     below = FIXTURES / "claude_code"
-    names = {
-        "PARENT": field(below / "subagent.transcript.jsonl", "sessionId"),
-        "ONE": field(below / "subagent.subagent-1.transcript.jsonl", "agentId"),
-        "TWO": field(below / "subagent.subagent-2.transcript.jsonl", "agentId"),
-    }
     for place, name in TRANSCRIPTS:
-        for what, is_ in names.items():
-            place = place.replace(what, is_)
-        yield Growing(f".claude/projects/-home-dev-project/{place}", below / f"{name}.jsonl", end)
+        yield Growing(f".claude/projects/-home-dev-project/{place}", below / f"{name}.jsonl")
 
 
 def session(name, at):
@@ -206,9 +260,10 @@ class Stage:
         for name in ("disturbed", "calm"):
             (work / name).mkdir()
             self.collectors.append(Collector(work / name))
+        self.witness = Witness(self.collectors[0])
         self.exporters = [
-            Exporter(work / name / "exporter", f"127.0.0.1:{collector.grpc}")
-            for name, collector in zip(("disturbed", "calm"), self.collectors)
+            Exporter(work / "disturbed" / "exporter", "http/protobuf", self.witness.port),
+            Exporter(work / "calm" / "exporter", "grpc", self.collectors[1].grpc),
         ]
         self.collector, self.exporter = self.collectors[0], self.exporters[0]
         self.since = now()
@@ -217,8 +272,9 @@ class Stage:
         self.number = 0
         # Runs that ended later than either exporter began to count.
         self.seen_to_end = set()
-        # Sizes of what was printed, each when somebody had just died.
+        # Sizes of what was printed, each when somebody had just died, and when the collector did.
         self.deaths = []
+        self.collector_died = []
 
     def feed(self, at, sessions=3):
         """Some sessions begin, those of the last time end, some files grow."""
@@ -249,8 +305,14 @@ class Stage:
         self.deaths.append(self.collector.out.stat().st_size)
 
     def kill_collector(self):
+        self.collector_died.append(time.monotonic())
         self.collector.kill()
+        self.witness.stop()
         self.note_death()
+
+    def start_collector(self):
+        self.collector.start()
+        self.witness.start()
 
     def kill_exporter(self):
         self.exporter.kill()
@@ -262,9 +324,13 @@ class Stage:
         size = self.collector.out.stat().st_size
         end = time.monotonic() + patience
         while self.collector.out.stat().st_size == size:
-            assert time.monotonic() < end, f"nothing arrives: {what}"
+            assert time.monotonic() < end, f"nothing arrives: {what}; {self.exporter.waiting()} items wait"
             time.sleep(0.002)
         time.sleep(DICE.uniform(0, 0.03))
+
+    def died_with(self, *what):
+        """Whether the collector acknowledged it and was killed at that moment."""
+        return any(-0.1 < died - at < 0.2 for died in self.collector_died for at in self.witness.moments(*what))
 
     def end(self):
         for one in self.exporters + self.collectors:
@@ -287,7 +353,7 @@ def deaths_of_the_collector(stage):
         stage.feed(now() - RUN, 1)
         if death in (3, 7):
             stage.kill_exporter()
-        stage.collector.start()
+        stage.start_collector()
 
 
 def an_hour_without_network(stage):
@@ -312,7 +378,7 @@ def an_hour_without_network(stage):
 def while_it_catches_up(stage):
     """What waited leaves, and meanwhile the exporter dies three times."""
     stage.kill_exporter()
-    stage.collector.start()
+    stage.start_collector()
     for _ in range(3):
         stage.until_printed("what waited leaves", 40)
         time.sleep(DICE.uniform(0, 0.2))
@@ -366,14 +432,22 @@ def judge(stage):
     # What each looked at when is left to chance; that it is told once is not.
     for told in (ours, theirs):
         ends = collections.Counter(first.ends[0] for first, *_ in told.values() if first.ends)
-        problems += [f"{name} ended {ends[name]} times" for name in sorted(stage.seen_to_end | ends.keys()) if ends[name] != 1]
+        for name in sorted(stage.seen_to_end | ends.keys()):
+            died = told is ours and ends[name] == 0 and stage.died_with(f"{name}".encode(), b"agent_session.completed")
+            if ends[name] != 1 and not died:
+                problems.append(f"{name} ended {ends[name]} times")
     states = {key: copies for key, copies in ours.items() if copies[0].is_of_state}
     compared = ours.keys() - states.keys()
     expected = {key for key, copies in theirs.items() if not copies[0].is_of_state}
     for key, told in states.items():
         problems += [f"differs:\n{copy.text}\nfrom\n{told[0].text}" for copy in told[1:] if copy.text != told[0].text]
+    taken = set()
     for key in expected - compared:
-        problems.append(f"never arrived:\n{theirs[key][0].text}")
+        # Records have their id as text.
+        if stage.died_with(bytes.fromhex(key[1]) if key[0] else key[1].encode()):
+            taken.add(key[1])
+        else:
+            problems.append(f"never arrived:\n{theirs[key][0].text}")
     for key in compared - expected:
         problems.append(f"nobody else tells it:\n{ours[key][0].text}")
     for key in compared & expected:
@@ -402,12 +476,12 @@ def judge(stage):
         if end <= start:
             problems.append(f"without length:\n{span.text}")
         for parent in span.all(r"^ {4}Parent ID *: (\w+)$"):
-            if parent not in spans:
+            if parent not in spans and parent not in taken:
                 problems.append(f"an orphan:\n{span.text}")
     if problems:
         print(f"{len(problems)} problems:", *problems[:6], sep="\n\n")
         sys.exit(f"chaos.py: seed {SEED}")
-    return len(spans), len(ours) - len(spans), sum(again.values())
+    return len(spans), len(ours) - len(spans), sum(again.values()), len(taken)
 
 
 def main(work):
@@ -423,7 +497,7 @@ def main(work):
             within("nothing waits", lambda: exporter.waiting() == 0)
         time.sleep(0.5)
         assert stage.exporter.dropped() == 0
-        spans, records, again = judge(stage)
+        spans, records, again, taken = judge(stage)
     except BaseException:
         if keep := os.environ.get("CHAOS_KEEP"):
             subprocess.run(["cp", "-r", work, keep], check=True)
@@ -432,7 +506,8 @@ def main(work):
         stage.end()
     print(
         f"{COLLECTOR_DEATHS} deaths of the collector, an hour without it ({waited} items waited), {stage.exporter.lives - 1} "
-        f"of the exporter: {spans} spans and {records} records arrived as without, {again} of them again, in "
+        f"of the exporter: {spans} spans and {records} records arrived as without, {again} of them again, "
+        f"{taken} acknowledged ones died with the collector, in "
         f"{time.monotonic() - started:.0f} s"
     )
 
