@@ -1,19 +1,27 @@
 //! Content never leaves: a marker planted in every content field of every recording and of pushed events appears
-//! nowhere in `/metrics`, the API, the landing page, error answers, the log at trace level or the state files.
+//! nowhere in `/metrics`, the API, the landing page, error answers, the log at trace level, the state files, or in what is
+//! sent by OTLP.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
+#[path = "otlp/collector.rs"]
+#[allow(dead_code, reason = "tests of answers use the rest")]
+mod collector;
+#[path = "common/leaving.rs"]
+mod leaving;
 #[path = "common/running.rs"]
-mod common;
+mod running;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use common::{Exporter, command, wait_until};
+use running::{Exporter, command, wait_until};
 use serde_json::{Map, Value};
 
 const MARKER: &str = "LEAKMARKERq7x";
+/// Recordings end so much later than they are planted: by then the exporter counts, and tells what is over.
+const AHEAD_MS: i64 = 20_000;
 
 /// Keys whose values are structure, ids or names that may be shown; everything else is content.
 const STRUCTURE: &[&str] = &[
@@ -186,6 +194,7 @@ fn plant_claude(home: &Path) -> usize {
                 fs::write(agent.join("sessions").join(file), last["content"].to_string()).unwrap();
                 fs::write(agent.join("sessions").join(file.replace(".json", ".0123.key")), MARKER).unwrap();
             } else if name.ends_with(".jsonl") {
+                let text = leaving::moved(&text, running::now_ms() + AHEAD_MS);
                 let lines: Vec<String> = text.lines().map(plant_line).collect();
                 planted += lines.iter().filter(|l| l.contains(MARKER)).count();
                 let own = name.starts_with("agent-") || name.contains(".subagent-");
@@ -245,6 +254,7 @@ fn content_never_leaves() {
     for (i, path) in recordings().iter().enumerate() {
         let bytes = fs::read(path).unwrap();
         let text = String::from_utf8_lossy(&bytes);
+        let text = leaving::moved(&text, running::now_ms() + AHEAD_MS);
         let lines: Vec<String> = text.lines().map(plant_line).collect();
         planted += lines.iter().filter(|l| l.contains(MARKER)).count();
         let name = format!("rollout-2026-11-29T15-00-00-{i:08}-0000-7000-8000-000000000000.jsonl");
@@ -255,9 +265,13 @@ fn content_never_leaves() {
     assert!(planted > 1500, "the marker stands in {planted} lines only");
     let log = folder.path().join("log");
     let stderr = Stdio::from(fs::File::create(&log).unwrap());
-    let exporter = Exporter::start_logging(&home, &state, &["--log.level", "trace"], stderr).ready();
+    let collector = leaving::closed();
+    let variables = leaving::variables(&collector, ["grpc", "http/protobuf", "grpc"]);
+    let flags = ["--log.level", "trace", "--series", "all"];
+    let exporter = Exporter::start_logging_with(&home, &state, &flags, &variables, stderr).ready();
     assert_eq!(exporter.push(&pushed()).unwrap().status, 202);
     wait_until("all recordings show", || exporter.sessions().len() > 110);
+    leaving::search(&exporter, &state, &collector, (60, 10), assert_clean);
 
     for path in
         ["/metrics", "/", "/api/v1/openapi.json", "/api/v1/schema/event.json", "/api/v1/schema/status.json"]
@@ -283,7 +297,7 @@ fn content_never_leaves() {
     ];
     for line in &bad {
         assert_clean("push error", &exporter.push(line).unwrap().body);
-        let json = common::request(
+        let json = running::request(
             &exporter.address,
             "POST",
             "/api/v1/events",

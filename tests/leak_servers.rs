@@ -1,8 +1,14 @@
 //! Content never leaves, part two: what servers send. A marker is planted in every text, path and argument of every
-//! recording of every server; the running program shows it nowhere.
+//! recording of every server; the running program shows it nowhere, and sends it nowhere by OTLP.
 
 #![allow(clippy::unwrap_used, reason = "a test that fails says where")]
 
+#[path = "otlp/collector.rs"]
+#[allow(dead_code, reason = "tests of answers use the rest")]
+mod collector;
+#[path = "common/leaving.rs"]
+#[allow(dead_code, reason = "only files are moved in time")]
+mod leaving;
 #[path = "common/peer.rs"]
 mod peer;
 #[path = "common/running.rs"]
@@ -148,8 +154,10 @@ fn what_servers_send_stays_inside() {
 
     let log = folder.path().join("log");
     let stderr = Stdio::from(fs::File::create(&log).unwrap());
-    let flags = ["--log.level", "trace", "--config.file", config.to_str().unwrap()];
-    let exporter = Exporter::start_logging(&home, &state, &flags, stderr).ready();
+    let collector = leaving::closed();
+    let variables = leaving::variables(&collector, ["http/protobuf", "grpc", "http/protobuf"]);
+    let flags = ["--log.level", "trace", "--series", "all", "--config.file", config.to_str().unwrap()];
+    let exporter = Exporter::start_logging_with(&home, &state, &flags, &variables, stderr).ready();
     for server in [&openfox, &opencode, &gobby] {
         server.until_streams(1);
     }
@@ -192,6 +200,7 @@ fn what_servers_send_stays_inside() {
     };
     wait_until("all records are read", || records() >= sent);
     assert!(exporter.sessions().len() > 20);
+    leaving::search(&exporter, &state, &collector, (60, 10), assert_clean);
 
     for path in ["/metrics", "/"] {
         assert_clean(path, &exporter.get(path).body);

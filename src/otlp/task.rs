@@ -92,8 +92,10 @@ enum Outage {
 
 /// What to do after a request.
 enum Next {
-    /// The items are dealt with.
+    /// The items are dealt with: the collector has all of them.
     Gone,
+    /// They are dealt with, and it does not have all.
+    Lost,
     /// The same again, perhaps fewer, after a pause.
     Again(Duration),
 }
@@ -219,7 +221,7 @@ impl Sender {
             }
             first_seen = None;
             match self.deal_with(waiting).await {
-                Next::Gone => {}
+                Next::Gone | Next::Lost => {}
                 Next::Again(pause) if !self.pause(pause).await => return,
                 Next::Again(_) => {}
             }
@@ -255,6 +257,11 @@ impl Sender {
         let items: Vec<Outgoing> = waiting.into_iter().filter_map(|w| w.item).collect();
         let unreadable = (numbers.len() - items.len()) as u64;
         let n = items.len();
+        let spans = items.iter().filter_map(|item| match item {
+            Outgoing::Span(span) => Some(span.context.span.0),
+            Outgoing::Log(_) => None,
+        });
+        let spans: Vec<[u8; 8]> = spans.collect();
         let next = if n == 0 {
             Next::Gone
         } else {
@@ -266,14 +273,18 @@ impl Sender {
             };
             self.learn(answer, n)
         };
-        if matches!(next, Next::Gone) {
+        if matches!(next, Next::Gone | Next::Lost) {
             if unreadable > 0 {
                 tracing::error!(items = unreadable, "damaged items of the spool are left out");
                 self.count("dropped", unreadable);
             }
             self.after = numbers.last().copied();
             // Before that is durable nothing more is sent: a crash repeats one request at most.
-            self.reader.left(numbers).await;
+            match next {
+                // Of some it is not said which: no example names any of them.
+                Next::Lost => self.reader.lost(numbers, spans).await,
+                _ => self.reader.left(numbers).await,
+            }
         }
         next
     }
@@ -293,7 +304,7 @@ impl Sender {
                     tracing::debug!(message, "the collector says");
                 }
                 self.is_up();
-                Next::Gone
+                if rejected > 0 { Next::Lost } else { Next::Gone }
             }
             Answer::TooLarge if n > 1 => {
                 self.most = n / 2;
@@ -323,7 +334,7 @@ impl Sender {
         tracing::warn!(signal, items, reason = %why, "the collector refuses items; they are left out");
         self.count("refused", items);
         self.is_up();
-        Next::Gone
+        Next::Lost
     }
 
     fn wait(&mut self, why: Why, after: Option<Duration>) -> Next {

@@ -1,7 +1,7 @@
 //! Examples of what histograms count: of each bucket the newest observation that has a span. Only whoever tells spans
 //! knows their ids; here is where views find them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::counts::{BUCKETS, Histogram, Observation};
 use crate::event::{SourceId, Timestamp};
@@ -53,6 +53,19 @@ impl Exemplars {
         if place.is_none_or(|known| known.at <= exemplar.at) {
             *place = Some(exemplar);
         }
+    }
+
+    /// Whether one of them names one of these spans.
+    pub fn name_any(&self, spans: &HashSet<[u8; 8]>) -> bool {
+        self.newest.values().flatten().flatten().any(|exemplar| spans.contains(&exemplar.span))
+    }
+
+    /// Forgets those that name one of these spans.
+    pub fn forget(&mut self, spans: &HashSet<[u8; 8]>) {
+        for place in self.newest.values_mut().flatten() {
+            *place = place.filter(|exemplar| !spans.contains(&exemplar.span));
+        }
+        self.newest.retain(|_, newest| newest.iter().any(Option::is_some));
     }
 
     /// Those of a histogram, if it has any.

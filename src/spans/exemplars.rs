@@ -1,5 +1,7 @@
-//! Spans as examples of what histograms count. Only spans that were told are: whoever follows one finds it.
+//! Spans as examples of what histograms count. Only spans that were told are, and only as long as nobody let them go unsent:
+//! whoever follows one finds it. A restart begins without any.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::{Outgoing, Tracer};
@@ -21,6 +23,15 @@ impl Tracer {
     /// Examples from what was told so far.
     pub fn exemplars(&self) -> Arc<Exemplars> {
         self.exemplars.clone()
+    }
+
+    /// These spans will never be found: no example names them from now on. True if one did.
+    pub fn forget_examples(&mut self, spans: &HashSet<[u8; 8]>) -> bool {
+        let names_any = !spans.is_empty() && self.exemplars.name_any(spans);
+        if names_any {
+            Arc::make_mut(&mut self.exemplars).forget(spans);
+        }
+        names_any
     }
 }
 

@@ -613,7 +613,8 @@ impl Owner {
         let Some(commit) = self.in_flight.take() else { return true };
         let error = match done {
             Ok((Ok(spooled), took)) => {
-                self.spool.committed(spooled, &self.telemetry);
+                let lost = self.spool.committed(spooled, &self.telemetry);
+                self.forget_examples(&lost);
                 self.telemetry.store_commits.inc();
                 self.telemetry.store_commit_seconds.observe(took.as_secs_f64());
                 if commit.work.checkpoint.is_some() {

@@ -2,6 +2,7 @@
 //! and leaves with a later one, after whoever sends it was told that it arrived. It is bounded: beyond that the oldest
 //! is dropped and counted. Only counts are held in memory.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use redb::{
@@ -61,10 +62,12 @@ pub struct Change {
 }
 
 /// What a commit did to the spool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Written {
     items: u64,
     dropped: [u64; 2],
+    /// Spans among what was dropped.
+    lost: Vec<[u8; 8]>,
 }
 
 /// What the owner is told; it says when that is durable.
@@ -73,6 +76,8 @@ pub struct Message {
     /// Items from elsewhere.
     pub(super) put: Vec<Outgoing>,
     left: Vec<u64>,
+    /// Spans among what left that the collector did not take.
+    lost: Vec<[u8; 8]>,
     done: oneshot::Sender<()>,
 }
 
@@ -124,6 +129,8 @@ pub(super) struct Spool {
     next: u64,
     change: Change,
     bytes: usize,
+    /// Spans that left without being taken, since the last commit.
+    lost: Vec<[u8; 8]>,
     /// Who waits for the next commit, and for the one being written.
     told: Vec<oneshot::Sender<()>>,
     in_commit: Vec<oneshot::Sender<()>>,
@@ -183,21 +190,30 @@ pub(super) fn write(tx: &WriteTransaction, change: &Change) -> Result<Option<Wri
         table.insert(number, row.as_slice())?;
         bytes += row.len() as u64;
     }
-    let mut dropped = [0; 2];
+    let (mut dropped, mut lost) = ([0; 2], Vec::new());
     if let Some((max_items, max_bytes)) = change.most {
         while table.len()? > max_items || bytes > max_bytes {
             let Some((_, row)) = table.pop_first()? else { break };
             bytes = bytes.saturating_sub(row.value().len() as u64);
             dropped[usize::from(signal_of(row.value()) == Signal::Logs)] += 1;
+            lost.extend(span_of(row.value()));
         }
     }
     meta.insert(BYTES, bytes.to_le_bytes().as_slice())?;
-    Ok(Some(Written { items: table.len()?, dropped }))
+    Ok(Some(Written { items: table.len()?, dropped, lost }))
 }
 
 /// What a row is, without reading all of it: its first byte is the number of the variant.
 fn signal_of(row: &[u8]) -> Signal {
     if row.first() == Some(&1) { Signal::Logs } else { Signal::Traces }
+}
+
+/// The span in a row, if it is one.
+fn span_of(row: &[u8]) -> Option<[u8; 8]> {
+    match postcard::from_bytes(row) {
+        Ok(Outgoing::Span(span)) => Some(span.context.span.0),
+        _ => None,
+    }
 }
 
 // === impl Spool ===
@@ -216,6 +232,7 @@ impl Spool {
             next: stored.next,
             change: Change::default(),
             bytes: 0,
+            lost: Vec::new(),
             told: Vec::new(),
             in_commit: Vec::new(),
             state: watch::Sender::new(State { items: stored.items, next: stored.next, last: false }),
@@ -244,6 +261,7 @@ impl Spool {
     /// Removes with the next commit what left. What was put has to be added before.
     pub(super) fn hear(&mut self, message: Message) {
         self.change.removed.extend(message.left);
+        self.lost.extend(message.lost);
         self.told.push(message.done);
     }
 
@@ -264,9 +282,11 @@ impl Spool {
         std::mem::take(&mut self.change)
     }
 
-    /// What follows from a commit.
-    pub(super) fn committed(&mut self, written: Option<Written>, telemetry: &Telemetry) {
+    /// What follows from a commit: the spans that nobody will find.
+    pub(super) fn committed(&mut self, written: Option<Written>, telemetry: &Telemetry) -> HashSet<[u8; 8]> {
+        let mut lost: HashSet<_> = self.lost.drain(..).collect();
         if let Some(written) = written {
+            lost.extend(written.lost);
             telemetry.otlp_spool_items.set(i64::try_from(written.items).unwrap_or(i64::MAX));
             for (signal, n) in [Signal::Traces, Signal::Logs].into_iter().zip(written.dropped) {
                 if n > 0 {
@@ -283,6 +303,7 @@ impl Spool {
             // Who told it may have gone without waiting.
             let _ = done.send(());
         }
+        lost
     }
 
     /// Says that nothing more will come.
@@ -327,17 +348,22 @@ impl SpoolReader {
 
     /// Tells what left; returns after it is gone for good. Until then a crash may bring it back.
     pub async fn left(&self, numbers: Vec<u64>) {
-        self.tell(Vec::new(), numbers).await;
+        self.tell(Vec::new(), numbers, Vec::new()).await;
+    }
+
+    /// The same of what the collector did not take: these spans will be found nowhere.
+    pub async fn lost(&self, numbers: Vec<u64>, spans: Vec<[u8; 8]>) {
+        self.tell(Vec::new(), numbers, spans).await;
     }
 
     /// Keeps what was made elsewhere, as by a replay; returns after it is durable.
     pub async fn put(&self, items: Vec<Outgoing>) {
-        self.tell(items, Vec::new()).await;
+        self.tell(items, Vec::new(), Vec::new()).await;
     }
 
-    async fn tell(&self, put: Vec<Outgoing>, left: Vec<u64>) {
+    async fn tell(&self, put: Vec<Outgoing>, left: Vec<u64>, lost: Vec<[u8; 8]>) {
         let (done, durable) = oneshot::channel();
-        if self.out.send(Message { put, left, done }).is_ok() {
+        if self.out.send(Message { put, left, lost, done }).is_ok() {
             // The owner ends without an answer only when nothing can be written any more.
             let _ = durable.await;
         }

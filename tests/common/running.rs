@@ -82,6 +82,19 @@ impl Exporter {
         Self::spawn(command, log)
     }
 
+    /// The same with these variables, too.
+    pub fn start_logging_with(
+        home: &Path,
+        state: &Path,
+        extra: &[&str],
+        variables: &BTreeMap<String, String>,
+        log: Stdio,
+    ) -> Self {
+        let mut command = command(home, state);
+        command.args(extra).envs(variables);
+        Self::spawn(command, log)
+    }
+
     /// The same with these variables.
     pub fn start_with(home: &Path, state: &Path, variables: &BTreeMap<String, String>) -> Self {
         let mut command = command(home, state);

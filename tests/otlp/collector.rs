@@ -16,6 +16,12 @@ use opentelemetry_proto::tonic::collector::logs::v1::logs_service_server::{LogsS
 use opentelemetry_proto::tonic::collector::logs::v1::{
     ExportLogsPartialSuccess, ExportLogsServiceRequest, ExportLogsServiceResponse,
 };
+use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
+    MetricsService, MetricsServiceServer,
+};
+use opentelemetry_proto::tonic::collector::metrics::v1::{
+    ExportMetricsServiceRequest, ExportMetricsServiceResponse,
+};
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
     TraceService, TraceServiceServer,
 };
@@ -23,6 +29,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
     ExportTracePartialSuccess, ExportTraceServiceRequest, ExportTraceServiceResponse,
 };
 use opentelemetry_proto::tonic::logs::v1::LogRecord;
+use opentelemetry_proto::tonic::metrics::v1::Metric;
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
@@ -59,6 +66,9 @@ pub(crate) struct Request {
     pub(crate) resource: Vec<Resource>,
     pub(crate) spans: Vec<Span>,
     pub(crate) logs: Vec<LogRecord>,
+    pub(crate) metrics: Vec<Metric>,
+    /// The message as it came, unpacked.
+    pub(crate) bytes: Bytes,
     pub(crate) scopes: Vec<(String, String, String)>,
     pub(crate) taken: bool,
 }
@@ -160,9 +170,12 @@ impl Collector {
         let router = axum::Router::new()
             .route("/v1/traces", axum::routing::post(over_http))
             .route("/v1/logs", axum::routing::post(over_http))
+            .route("/v1/metrics", axum::routing::post(over_http))
             .route("/own/path", axum::routing::post(over_http))
             .with_state(memory.clone());
-        let router = Routes::new(traces).add_service(logs).into_axum_router().merge(router);
+        let metrics = MetricsServiceServer::new(memory.clone()).accept_compressed(CompressionEncoding::Gzip);
+        let routes = Routes::new(traces).add_service(logs).add_service(metrics);
+        let router = routes.into_axum_router().merge(router);
         let router = router.layer(axum::middleware::from_fn_with_state(memory.clone(), pages));
         runtime.spawn(async move { axum::serve(listener, router).await });
         Self { address, memory, runtime: Some(runtime) }
@@ -194,7 +207,7 @@ pub(crate) fn nobody() -> SocketAddr {
 }
 
 fn of_traces(message: ExportTraceServiceRequest) -> Request {
-    let mut request = Request::default();
+    let mut request = Request { bytes: message.encode_to_vec().into(), ..Request::default() };
     for of_resource in message.resource_spans {
         request.resource.extend(of_resource.resource);
         for of_scope in of_resource.scope_spans {
@@ -207,7 +220,7 @@ fn of_traces(message: ExportTraceServiceRequest) -> Request {
 }
 
 fn of_logs(message: ExportLogsServiceRequest) -> Request {
-    let mut request = Request::default();
+    let mut request = Request { bytes: message.encode_to_vec().into(), ..Request::default() };
     for of_resource in message.resource_logs {
         request.resource.extend(of_resource.resource);
         for of_scope in of_resource.scope_logs {
@@ -215,6 +228,15 @@ fn of_logs(message: ExportLogsServiceRequest) -> Request {
             request.scopes.push((scope.name, scope.version, of_scope.schema_url));
             request.logs.extend(of_scope.log_records);
         }
+    }
+    request
+}
+
+fn of_metrics(message: ExportMetricsServiceRequest) -> Request {
+    let mut request = Request { bytes: message.encode_to_vec().into(), ..Request::default() };
+    for of_resource in message.resource_metrics {
+        request.resource.extend(of_resource.resource);
+        request.metrics.extend(of_resource.scope_metrics.into_iter().flat_map(|s| s.metrics));
     }
     request
 }
@@ -238,11 +260,12 @@ async fn over_http(State(memory): State<Memory>, uri: Uri, headers: HeaderMap, b
         flate2::read::GzDecoder::new(&body[..]).read_to_end(&mut bytes).unwrap();
     }
     let logs = uri.path() == "/v1/logs";
-    let mut request = if logs {
-        of_logs(ExportLogsServiceRequest::decode(&bytes[..]).unwrap())
-    } else {
-        of_traces(ExportTraceServiceRequest::decode(&bytes[..]).unwrap())
+    let mut request = match uri.path() {
+        "/v1/logs" => of_logs(ExportLogsServiceRequest::decode(&bytes[..]).unwrap()),
+        "/v1/metrics" => of_metrics(ExportMetricsServiceRequest::decode(&bytes[..]).unwrap()),
+        _ => of_traces(ExportTraceServiceRequest::decode(&bytes[..]).unwrap()),
     };
+    request.bytes = bytes.into();
     request.path = uri.path().to_owned();
     request.headers = texts(&headers);
     let partly = |rejected, message: &str| {
@@ -329,5 +352,17 @@ impl LogsService for Memory {
             error_message,
         });
         Ok(tonic::Response::new(ExportLogsServiceResponse { partial_success: partial }))
+    }
+}
+
+#[tonic::async_trait]
+impl MetricsService for Memory {
+    async fn export(
+        &self,
+        request: tonic::Request<ExportMetricsServiceRequest>,
+    ) -> Result<tonic::Response<ExportMetricsServiceResponse>, Status> {
+        let say = self.note(of_call(request, of_metrics));
+        over_grpc(say).await?;
+        Ok(tonic::Response::new(ExportMetricsServiceResponse { partial_success: None }))
     }
 }

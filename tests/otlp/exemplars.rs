@@ -15,12 +15,17 @@ use agent_session_exporter::store::spool::Keep;
 
 use crate::common::disk::Disk;
 use crate::common::owner::{Life, event, now, open};
-use crate::stand::keeping;
+use crate::stand::{keeping, spans};
 
 const KEEP: Keep = Keep { spans: true, logs: true, max_items: 1_000, max_bytes: 1 << 20 };
 
-/// A life in which a turn of 70 s with a call of 40 s is over, and the spans that wait then.
+/// What a life in which a turn of 70 s with a call of 40 s is over shows at its end, and the spans that waited before that.
 fn lived(keep: Keep) -> (Exemplars, Vec<Span>) {
+    lived_until(keep, |_, _| {})
+}
+
+/// The same with something between: told what is shown, and what waits.
+fn lived_until(keep: Keep, then: impl FnOnce(&Life, &[Span])) -> (Exemplars, Vec<Span>) {
     let opened = open(&Disk::default());
     let start = now().plus(1_000);
     let hand: &'static AtomicI64 = Box::leak(Box::new(AtomicI64::new(start.as_millis())));
@@ -80,7 +85,8 @@ fn lived(keep: Keep) -> (Exemplars, Vec<Span>) {
         Some(Outgoing::Span(span)) => Some(span),
         _ => None,
     });
-    let spans = spans.collect();
+    let spans: Vec<Span> = spans.collect();
+    then(&life, &spans);
     let shown = life.end().exemplars.clone();
     ((*shown).clone(), spans)
 }
@@ -88,6 +94,17 @@ fn lived(keep: Keep) -> (Exemplars, Vec<Span>) {
 fn of(exemplars: &Exemplars, what: Observation) -> Vec<Exemplar> {
     let newest = exemplars.of(&(SourceId::from("mine"), what));
     newest.into_iter().flatten().copied().flatten().collect()
+}
+
+fn shown(exemplars: &Exemplars) -> [usize; 2] {
+    [Observation::Turn(TurnOutcome::Completed), Observation::Call(ToolClass::Shell)]
+        .map(|what| of(exemplars, what).len())
+}
+
+fn every(exemplars: &Exemplars) -> Vec<Exemplar> {
+    let mut all = of(exemplars, Observation::Turn(TurnOutcome::Completed));
+    all.extend(of(exemplars, Observation::Call(ToolClass::Shell)));
+    all
 }
 
 #[test]
@@ -108,4 +125,31 @@ fn spans_that_wait_to_be_sent_are_examples_of_the_histograms() {
 fn of_spans_that_are_not_sent_nothing_is_shown() {
     let (exemplars, spans) = lived(Keep { spans: false, ..KEEP });
     assert_eq!((exemplars, spans), (Exemplars::default(), Vec::new()));
+}
+
+#[test]
+fn what_the_bound_of_the_spool_drops_is_no_example_any_more() {
+    // Records would take the room as well.
+    let keep = Keep { max_items: 2, logs: false, ..KEEP };
+    let put = |life: &Life, _: &[Span]| {
+        life.until("both are shown", |s| shown(&s.exemplars) == [1, 1]);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(life.store.spool.put(spans(0..1)));
+    };
+    let (exemplars, spans) = lived_until(keep, put);
+    let oldest = spans[0].context.span.0;
+    assert_eq!(shown(&exemplars).iter().sum::<usize>(), 1);
+    assert!(every(&exemplars).iter().all(|e| e.span != oldest), "the one that was dropped is still named");
+}
+
+#[test]
+fn what_the_collector_did_not_take_is_no_example_any_more() {
+    let refuse = |life: &Life, spans: &[Span]| {
+        life.until("both are shown", |s| shown(&s.exemplars) == [1, 1]);
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(life.store.spool.lost(vec![0], vec![spans[0].context.span.0]));
+    };
+    let (exemplars, spans) = lived_until(KEEP, refuse);
+    let left: Vec<[u8; 8]> = every(&exemplars).iter().map(|e| e.span).collect();
+    assert_eq!(left, [spans[1].context.span.0]);
 }

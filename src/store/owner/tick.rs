@@ -1,7 +1,7 @@
 //! What time alone changes, once a second: calls that ended with their turn, episodes of being stalled, sessions
 //! that leave, stretches in which the machine slept. Commits and publications are the loop's.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -145,6 +145,17 @@ impl Owner {
             }
         }
         events
+    }
+
+    /// Spans that nobody will find are no examples, also not in the picture that is about to be published.
+    pub(super) fn forget_examples(&mut self, lost: &HashSet<[u8; 8]>) {
+        let Some(tracer) = &mut self.tracer else { return };
+        if tracer.forget_examples(lost) {
+            if let Some(frozen) = self.frozen.as_mut().and_then(Arc::get_mut) {
+                frozen.exemplars = tracer.exemplars();
+            }
+            self.unpublished = true;
+        }
     }
 
     /// Whether what a source wrote while we were away has been read: before, silence means nothing.
