@@ -47,12 +47,9 @@ SOURCE = "chaos"
 # How long pushed runs are, in milliseconds.
 RUN = 50_000
 STATES = ("state_changed", "stalled", "blocked", "failed", "completed", "cancelled")
-# Each with its place below the home; the name of a rollout says its thread.
 ROLLOUTS = ["edit_ok", "tests_commit", "loop_reads", "long_command_polls", "goal_tools", "as_two_turns_idle"]
-TRANSCRIPTS = [
-    ("todo.jsonl", "todo.transcript"),
-    ("loop-reads.jsonl", "loop-reads.transcript"),
-]
+# With the transcripts of their sub-agents.
+TRANSCRIPTS = ["todo", "loop-reads", "subagent", "subagent-bg"]
 STAMP = re.compile(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 # Behind such a line the turn goes on: only there a file stops for a while.
 CALLS = ('"function_call"', '"custom_tool_call"', '"tool_use"')
@@ -179,31 +176,39 @@ def field(path, key):
 
 
 class Growing:
-    """A recording that is written piece by piece below several homes. Each piece happens just before it is written, a
-    millisecond between two of its moments: what was over before an exporter began is not told."""
+    """Recordings that are written piece by piece below several homes, those of one session together, in the order of their
+    times. Each piece happens just before it is written, a millisecond between two of its moments: what was over before an
+    exporter began is not told."""
 
-    def __init__(self, place, recording):
-        lines = recording.read_text().splitlines(keepends=True)
-        stops = [i + 1 for i, line in enumerate(lines) if any(call in line for call in CALLS)]
+    def __init__(self, *recordings):
+        lines = []
+        for place, recording in recordings:
+            stamp = ""
+            for line in recording.read_text().splitlines(keepends=True):
+                # A line without a time belongs to the one before it.
+                stamp = max(stamp, *STAMP.findall(line)[:1], "")
+                lines.append((stamp, place, line))
+        lines = [(place, line) for _, place, line in sorted(lines, key=lambda line: line[0])]
+        stops = [i + 1 for i, (_, line) in enumerate(lines) if any(call in line for call in CALLS)]
         stops = sorted(DICE.sample(stops, min(4, len(stops))))
-        self.place = place
-        self.pieces = ["".join(lines[a:b]) for a, b in zip([0, *stops], [*stops, len(lines)])]
+        self.pieces = [lines[a:b] for a, b in zip([0, *stops], [*stops, len(lines)])]
 
     def grow(self, homes):
         if self.pieces:
             piece = self.pieces.pop(0)
-            stamps = sorted(set(STAMP.findall(piece)))
+            stamps = sorted({stamp for _, line in piece for stamp in STAMP.findall(line)})
             last = datetime.datetime.now(datetime.timezone.utc)
             new = {
                 stamp: (last - datetime.timedelta(milliseconds=len(stamps) - n)).isoformat(timespec="milliseconds")
                 for n, stamp in enumerate(stamps)
             }
-            piece = STAMP.sub(lambda m: new[m[0]].replace("+00:00", "Z"), piece)
-            for home in homes:
-                path = home / self.place
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with path.open("a") as out:
-                    out.write(piece)
+            for place, line in piece:
+                line = STAMP.sub(lambda m: new[m[0]].replace("+00:00", "Z"), line)
+                for home in homes:
+                    path = home / place
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with path.open("a") as out:
+                        out.write(line)
 
 
 def recordings():
@@ -211,10 +216,15 @@ def recordings():
     for name in ROLLOUTS:
         path = FIXTURES / "codex" / f"{name}.rollout.jsonl"
         thread = field(path, "id")
-        yield Growing(f".codex/sessions/{today:%Y/%m/%d}/rollout-{today:%Y-%m-%dT%H-%M-%S}-{thread}.jsonl", path)
+        yield Growing((f".codex/sessions/{today:%Y/%m/%d}/rollout-{today:%Y-%m-%dT%H-%M-%S}-{thread}.jsonl", path))
     below = FIXTURES / "claude_code"
-    for place, name in TRANSCRIPTS:
-        yield Growing(f".claude/projects/-home-dev-project/{place}", below / f"{name}.jsonl")
+    project = ".claude/projects/-home-dev-project"
+    for name in TRANSCRIPTS:
+        path = below / f"{name}.transcript.jsonl"
+        places = [(f"{project}/{field(path, 'sessionId')}.jsonl", path)]
+        for agent in sorted(below.glob(f"{name}.subagent-*.transcript.jsonl")):
+            places.append((f"{project}/{field(path, 'sessionId')}/subagents/agent-{field(agent, 'agentId')}.jsonl", agent))
+        yield Growing(*places)
 
 
 def session(name, at):
