@@ -62,6 +62,13 @@ pub(crate) fn index() -> Value {
     serde_json::from_str(&read("index.json")).unwrap()
 }
 
+/// Status of a recorded answer, by its label.
+pub(crate) fn status_of(name: &str, label: &str) -> u64 {
+    let rest: Value = serde_json::from_str(&read(&format!("{name}.rest.json"))).unwrap();
+    let entry = rest["entries"].as_array().unwrap().iter().find(|entry| entry["label"] == label);
+    entry.unwrap_or_else(|| panic!("no {label}"))["status"].as_u64().unwrap()
+}
+
 /// Names of all recordings with frames.
 pub(crate) fn names() -> Vec<String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/openfox");
