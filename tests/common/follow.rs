@@ -39,6 +39,8 @@ pub struct Stand {
     pub gather: Duration,
     /// Time between ticks.
     pub tick: Duration,
+    /// Longest pause between two tries.
+    pub longest_pause: Duration,
     hand: &'static AtomicI64,
     /// Creation of the store: what is older does not count.
     pub created: Timestamp,
@@ -63,6 +65,7 @@ impl Stand {
             disk: Disk::default(),
             gather: Duration::ZERO,
             tick: TICK,
+            longest_pause: Duration::from_millis(200),
             hand: Box::leak(Box::new(AtomicI64::new(now.as_millis()))),
             created: Timestamp::from_millis(0),
         }
@@ -112,7 +115,7 @@ impl Stand {
             tick: self.tick,
             gather: self.gather,
             pause: Duration::from_millis(10),
-            longest_pause: Duration::from_millis(200),
+            longest_pause: self.longest_pause,
         };
         let task = start_in(self.source, context, surroundings);
         drop(entered);
@@ -162,6 +165,18 @@ impl Following {
         self.life.until("health", |s| {
             s.health.iter().any(|h| h.endpoint.as_str() == endpoint && h.up == up && h.scanned)
         });
+    }
+
+    /// Cuts the stream and waits until it was opened again and everything first asked was answered.
+    pub fn cut(&self, server: &Server) {
+        let again = || self.life.counter("source_reconnects_total");
+        let (before, began) = (again(), Instant::now());
+        server.cut();
+        while again() <= before {
+            assert!(began.elapsed() < LONG, "never followed again");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        server.until_streams(1);
     }
 
     pub fn errors(&self, reason: &str) -> u64 {

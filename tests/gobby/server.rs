@@ -106,7 +106,7 @@ fn each_recording_gives_the_same_facts_through_a_server() {
 
 #[test]
 fn a_stream_that_is_cut_at_every_tenth_frame_is_opened_again_and_nothing_counts_twice() {
-    for recording in ["0.2.5-ws-session", "0.2.5-ws-autonomous", "0.4.6-ws-star"] {
+    for recording in RECORDINGS {
         let whole = Replay::of(recording);
         let all = frames(recording);
         let (server, clock) = server(recording);

@@ -1,10 +1,11 @@
 //! Scenarios told by a server that speaks the real protocol, to the source as it runs, into a store: with a clock
 //! moved by hand, and an allow list that fails the test on any other request.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use agent_session_exporter::session::Snapshot;
+use agent_session_exporter::session::{Facts, Snapshot};
 use agent_session_exporter::sources::opencode::{DEF, LIVE};
 use serde_json::json;
 
@@ -70,6 +71,11 @@ impl Stage {
 
     /// All of it, its connections one after the other.
     fn play(&mut self, run: &Following, scenario: &str) {
+        self.play_cut(run, scenario, usize::MAX);
+    }
+
+    /// The same, with the stream cut after every so many records.
+    fn play_cut(&mut self, run: &Following, scenario: &str, every: usize) {
         for (i, lines) in connections(scenario).iter().enumerate() {
             if i > 0 && scenario == "server_restart" {
                 self.server.down();
@@ -81,7 +87,12 @@ impl Stage {
             }
             self.server.until_streams(1);
             run.until_up(&self.server, true);
-            self.tell(run, lines);
+            for (n, part) in lines.chunks(every).enumerate() {
+                if n > 0 {
+                    run.cut(&self.server);
+                }
+                self.tell(run, part);
+            }
         }
         run.move_to(run.now().plus(5_000));
         if scenario == "v2_session" {
@@ -111,6 +122,46 @@ fn told(snapshot: &Snapshot, now: agent_session_exporter::event::Timestamp) -> V
         .collect();
     all.sort();
     all
+}
+
+/// State and numbers of each session, without what only the stream tells; of a deleted one its state.
+fn kept(snapshot: &Snapshot, now: agent_session_exporter::event::Timestamp) -> BTreeMap<String, String> {
+    let one = |(slot, facts): (usize, &Option<Arc<Facts>>)| {
+        let facts = facts.as_ref()?;
+        let state = words(&snapshot.derive(&snapshot.rollup(slot, now)?));
+        let high: Vec<_> =
+            facts.progress.iter().filter(|p| p.high > 0).map(|p| (p.kind.as_str(), p.high)).collect();
+        let (t, u) = (facts.turns, facts.usage);
+        let turns = [t.started, t.completed, t.failed, t.cancelled];
+        let tokens = [u.input, u.cache_read, u.cache_write, u.output];
+        let numbers = format!("{turns:?} {} {tokens:?} {} {high:?}", facts.calls.total, facts.actions.len());
+        let is_deleted = state == "cancelled/deleted";
+        let told = if is_deleted { state } else { format!("{state} {numbers}") };
+        Some((facts.session.as_str().to_owned(), told))
+    };
+    snapshot.sessions.iter().enumerate().filter_map(one).collect()
+}
+
+#[test]
+fn every_scenario_cut_at_every_tenth_record_ends_as_it_does_whole() {
+    for scenario in scenarios() {
+        let alone = Play::whole(&scenario);
+        let folded = Folded::of(alone.events.iter().map(|(_, event)| event));
+        let mut stage = Stage::new();
+        let mut stand = stand(&scenario).server(&stage.server);
+        stand.longest_pause = Duration::from_millis(10);
+        let run = stand.start();
+        stage.play_cut(&run, &scenario, 10);
+        let now = run.now();
+        let snapshot = run.end();
+        let wanted = kept(&folded.snapshot(), now);
+        let mut got = kept(&snapshot, now);
+        // One that never did anything is not missed.
+        for (session, told) in wanted.iter().filter(|(_, told)| told.starts_with("queued/starting")) {
+            got.entry(session.clone()).or_insert_with(|| told.clone());
+        }
+        assert_eq!(got, wanted, "{scenario}");
+    }
 }
 
 #[test]

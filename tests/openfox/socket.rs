@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use agent_session_exporter::event::Timestamp;
 use agent_session_exporter::session::{Facts, Snapshot};
@@ -9,8 +10,9 @@ use agent_session_exporter::sources::openfox::{DEF, SERVERS};
 
 use super::common::follow::Stand;
 use super::common::peer::{Asked, Kind, Reply, Rules, Server};
+use super::cut::places;
 use super::play::{self, Play, words};
-use super::recorded::{Recording, What, names};
+use super::recorded::{Recording, What, names, status_of};
 
 /// The recorded server, at the time of the test's clock.
 fn rules(recording: &Arc<Recording>, hand: &Arc<AtomicI64>) -> Rules {
@@ -58,20 +60,25 @@ fn states(snapshot: &Snapshot, now: Timestamp) -> Vec<String> {
     states
 }
 
-/// One recording through the server.
-fn through(recording: &Arc<Recording>) -> (Arc<Snapshot>, Timestamp) {
+/// One recording through the server, with the stream cut before these lines.
+fn through(recording: &Arc<Recording>, cuts: &[usize]) -> (Arc<Snapshot>, Timestamp) {
     let start = recording.lines[0].0;
     let hand = Arc::new(AtomicI64::new(start.as_millis()));
     let mut server = Server::start(rules(recording, &hand));
-    let stand = Stand::new(&SERVERS, DEF.capabilities, start).server(&server);
+    let mut stand = Stand::new(&SERVERS, DEF.capabilities, start).server(&server);
+    stand.longest_pause = Duration::from_millis(10);
     let run = stand.start();
     run.until_up(&server, true);
     let mut sent = 0;
     let mut last = start;
-    for (at, what) in &recording.lines[1..] {
+    let mut open = true;
+    for (n, (at, what)) in recording.lines.iter().enumerate().skip(1) {
         if *at > last {
             // Everything of the moment before was taken at its time.
             run.until_records(sent, &server);
+            if open && cuts.contains(&n) {
+                run.cut(&server);
+            }
             // The server is not ahead of its own frames.
             run.move_to(*at);
             hand.store(at.as_millis(), Ordering::SeqCst);
@@ -86,10 +93,12 @@ fn through(recording: &Arc<Recording>) -> (Arc<Snapshot>, Timestamp) {
                 run.until_records(sent, &server);
                 server.down();
                 run.until_up(&server, false);
+                open = false;
             }
             What::Opened => {
                 server.up();
                 run.until_up(&server, true);
+                open = true;
             }
         }
     }
@@ -108,7 +117,7 @@ fn through(recording: &Arc<Recording>) -> (Arc<Snapshot>, Timestamp) {
 fn every_scenario_through_the_real_protocol() {
     for name in names() {
         let recording = Arc::new(Recording::of(&name));
-        let (snapshot, end) = through(&recording);
+        let (snapshot, end) = through(&recording, &[]);
         let play = Play::of(&recording);
         assert_eq!(states(&snapshot, end), states(&play.snapshot(), end), "{name}");
         for session in play.sessions.values() {
@@ -125,6 +134,37 @@ fn every_scenario_through_the_real_protocol() {
         }
         assert!(snapshot.health.iter().all(|health| health.up), "{name}");
     }
+}
+
+/// As with the peer alone: who ended a run may be unknown where the cut fell into its last second, and nothing is told
+/// twice or made up.
+#[test]
+fn every_scenario_cut_at_every_tenth_frame_through_the_real_protocol() {
+    let (mut equal, mut all, mut cuts) = (0, 0, 0);
+    for name in names() {
+        let recording = Arc::new(Recording::of(&name));
+        let places = places(&recording, 10);
+        cuts += places.len();
+        let (snapshot, end) = through(&recording, &places);
+        let play = Play::of(&recording);
+        let (found, wanted) = (states(&snapshot, end), states(&play.snapshot(), end));
+        assert_eq!(found.len(), wanted.len(), "{name}: {found:?}, not {wanted:?}");
+        for (found, wanted) in found.iter().zip(&wanted) {
+            let session = found.split(' ').next().unwrap();
+            let unknown = format!("{session} unknown/ended_without_result");
+            assert!(found == wanted || *found == unknown, "{name}: {found}, not {wanted}");
+            let cut = super::common::owner::facts(&snapshot, "openfox", session).unwrap();
+            let whole = play.facts(session);
+            all += 1;
+            equal += usize::from(found == wanted && essence(&cut) == essence(whole));
+            assert!(cut.turns.completed <= whole.turns.completed, "{name}: completed turns");
+            assert!(cut.calls.total <= whole.calls.total, "{name}: calls");
+            assert!(cut.usage.input <= whole.usage.input, "{name}: tokens");
+            assert!(cut.actions.is_empty(), "{name}: nobody is asked any more");
+        }
+    }
+    assert!(cuts > 120, "{cuts}");
+    assert!(equal * 10 >= all * 7, "{equal} of {all}");
 }
 
 #[test]
@@ -151,4 +191,30 @@ fn a_password_is_shown_as_openfox_wants_it() {
     run.until_up(&server, true);
     assert!(run.end().health.iter().all(|health| health.up));
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// The socket opens for everybody; who has no token is told nothing by it, and the list is refused.
+#[test]
+fn a_server_with_a_password_is_down_for_who_does_not_know_it() {
+    assert_eq!(status_of("auth", "no token"), 401);
+    assert_eq!(status_of("auth", "bearer header is not accepted"), 401);
+    assert_eq!(status_of("auth", "with x-session-token"), 200);
+    let recording = Arc::new(Recording::of("ask_user"));
+    let start = recording.lines[0].0;
+    let hand = Arc::new(AtomicI64::new(start.as_millis()));
+    let known = |asked: &Asked| asked.upgrade || asked.header("x-session-token") == Some("known");
+    let server = Server::start(rules(&recording, &hand).login(known));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    let mut stand = Stand::new(&SERVERS, DEF.capabilities, start).server(&server);
+    for (token, up) in [(None, false), (Some("another"), false), (Some("known"), true)] {
+        stand.configured.login.token_file = token.map(|token| {
+            std::fs::write(&file, token).unwrap();
+            file.clone()
+        });
+        let run = stand.start();
+        run.until_up(&server, up);
+        assert_eq!(run.life.counter("source_up"), f64::from(up), "{token:?}");
+        run.end();
+    }
 }
