@@ -52,7 +52,7 @@ struct Player {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
     calls: Arc<AtomicU64>,
-    thread: JoinHandle<()>,
+    thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -158,7 +158,7 @@ fn play(agent: Agent, server: Arc<Server>, known: Known, at_once: usize, speed: 
             }
         }
     });
-    Player { agent, server, stop, sent, calls, thread }
+    Player { agent, server, stop, sent, calls, thread: Some(thread) }
 }
 
 /// The call a record is the beginning of.
@@ -222,6 +222,9 @@ fn run(speed: f64, look: impl FnOnce(&Program)) {
     for player in &players {
         player.stop.store(true, Ordering::SeqCst);
     }
+    for player in &mut players {
+        player.thread.take().unwrap().join().unwrap();
+    }
     for agent in [Agent::Opencode, Agent::Openfox] {
         let own = || players.iter().filter(|p| p.agent == agent);
         let (name, sent) = match agent {
@@ -242,9 +245,9 @@ fn run(speed: f64, look: impl FnOnce(&Program)) {
         let counted = sum(&text, "agent_session_exporter_events_total", &started);
         row(&format!("{name}: records sent, read"), &format!("{sent}, {heard}"), "");
         row(&format!("{name}: calls sent, counted"), &format!("{calls}, {counted}"), "");
+        assert_eq!((heard, counted), (sent, calls), "{name}: something was lost");
     }
     for player in players {
-        let _ = player.thread.join();
         drop(player.server);
     }
 }
