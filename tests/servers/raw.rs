@@ -117,6 +117,15 @@ pub(crate) fn tell(connection: &mut TcpStream, head: &str, record: &[u8]) -> boo
     connection.write_all(&bytes).is_ok()
 }
 
+/// A sign of life without content: a comment, or a ping.
+pub(crate) fn lives(connection: &mut TcpStream, head: &str) -> bool {
+    let bytes = match is_upgrade(head) {
+        true => frame(0x89, b""),
+        false => b": alive\n\n".to_vec(),
+    };
+    connection.write_all(&bytes).is_ok()
+}
+
 /// A frame of a WebSocket with this first byte.
 pub(crate) fn frame(first: u8, content: &[u8]) -> Vec<u8> {
     let mut bytes = vec![first];
