@@ -9,7 +9,7 @@ use agent_session_exporter::session::{Facts, Snapshot};
 use agent_session_exporter::sources::opencode::{DEF, LIVE};
 use serde_json::json;
 
-use super::common::follow::{Following, Stand};
+use super::common::follow::{Fold, Following, Stand, standing};
 use super::common::peer::{Asked, Kind, Reply, Rules, Server};
 use super::folded::{Folded, words};
 use super::play::Play;
@@ -37,8 +37,9 @@ fn allowed(asked: &Asked) -> bool {
 }
 
 fn rules(world: &Arc<Mutex<World>>) -> Rules {
-    let world = world.clone();
-    Rules::new(Kind::Events("/global/event")).allow(allowed).answer(move |asked| {
+    let (world, live) = (world.clone(), world.clone());
+    let may = move |asked: &Asked| allowed(asked) && live.lock().unwrap().is_open(&asked.path);
+    Rules::new(Kind::Events("/global/event")).allow(may).answer(move |asked| {
         let query = String::from_utf8(asked.body.clone()).unwrap();
         let (status, body) = world.lock().unwrap().answer(&asked.path, Some(&query));
         Reply::json(status, body.to_string())
@@ -60,39 +61,52 @@ impl Stage {
     }
 
     fn tell(&mut self, run: &Following, lines: &[Line]) {
-        for line in lines {
+        self.tell_watched(run, lines, &mut |_| ());
+    }
+
+    /// The same, with a look after each moment.
+    fn tell_watched(&mut self, run: &Following, lines: &[Line], look: &mut dyn FnMut(&Following)) {
+        for (n, line) in lines.iter().enumerate() {
             run.move_to(line.at);
             self.world.lock().unwrap().take(&line.frame);
             self.server.send(&line.frame.to_string());
             self.sent += 1;
             run.until_records(self.sent, &self.server);
+            if lines.get(n + 1).is_none_or(|next| next.at > line.at) {
+                look(run);
+            }
         }
     }
 
     /// All of it, its connections one after the other.
     fn play(&mut self, run: &Following, scenario: &str) {
-        self.play_cut(run, scenario, usize::MAX);
+        self.play_cut(run, scenario, usize::MAX, &mut |_| ());
     }
 
-    /// The same, with the stream cut after every so many records.
-    fn play_cut(&mut self, run: &Following, scenario: &str, every: usize) {
+    /// The same, with the stream cut after every so many records, and a look after each moment.
+    fn play_cut(&mut self, run: &Following, scenario: &str, every: usize, look: &mut dyn FnMut(&Following)) {
         for (i, lines) in connections(scenario).iter().enumerate() {
             if i > 0 && scenario == "server_restart" {
                 self.server.down();
                 run.until_up(&self.server, false);
                 self.world.lock().unwrap().restart();
+                run.move_to(lines[0].at);
                 self.server.up();
             } else if i > 0 {
+                // What is open now, nobody has said yet.
+                self.world.lock().unwrap().named.clear();
                 self.server.cut();
             }
             self.server.until_streams(1);
             run.until_up(&self.server, true);
             for (n, part) in lines.chunks(every).enumerate() {
                 if n > 0 {
+                    self.world.lock().unwrap().named.clear();
                     run.cut(&self.server);
                 }
-                self.tell(run, part);
+                self.tell_watched(run, part, look);
             }
+            run.move_to(run.now().plus(2_000));
         }
         run.move_to(run.now().plus(5_000));
         if scenario == "v2_session" {
@@ -151,7 +165,7 @@ fn every_scenario_cut_at_every_tenth_record_ends_as_it_does_whole() {
         let mut stand = stand(&scenario).server(&stage.server);
         stand.longest_pause = Duration::from_millis(10);
         let run = stand.start();
-        stage.play_cut(&run, &scenario, 10);
+        stage.play_cut(&run, &scenario, 10, &mut |_| ());
         let now = run.now();
         let snapshot = run.end();
         let wanted = kept(&folded.snapshot(), now);
@@ -172,7 +186,14 @@ fn every_scenario_ends_behind_a_real_stream_as_it_does_alone() {
         let mut stage = Stage::new();
         let stand = stand(&scenario).server(&stage.server);
         let run = stand.start();
-        stage.play(&run, &scenario);
+        let mut said = alone.events.iter().peekable();
+        let mut on_the_way = Fold::new(DEF.name, DEF.capabilities);
+        stage.play_cut(&run, &scenario, usize::MAX, &mut |run| {
+            while let Some((_, event)) = said.next_if(|(at, _)| *at <= run.now()) {
+                on_the_way.take(event);
+            }
+            run.until_stands(&standing(&on_the_way.snapshot(), run.now()), &scenario);
+        });
         let now = run.now();
         let snapshot = run.end();
         // Calls that were cut off are ended by the store, a few seconds after their turn: here it is none of them.

@@ -1,7 +1,7 @@
 //! A server's answers at any moment of a recording, made from what it had said by then. That they are those of the
 //! real server is shown against its recorded answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
@@ -19,6 +19,8 @@ pub(crate) struct World {
     permissions: BTreeMap<String, Value>,
     questions: BTreeMap<String, Value>,
     active: Map<String, Value>,
+    /// Directories that the stream named since it was opened: to ask of another would start an instance.
+    pub(crate) named: BTreeSet<String>,
     /// Requests of sessions of the second generation, by what their list is called.
     requests: BTreeMap<&'static str, BTreeMap<String, Value>>,
 }
@@ -46,6 +48,7 @@ fn of_directory(path: &str) -> String {
 impl World {
     /// One record of the stream.
     pub(crate) fn take(&mut self, frame: &Value) {
+        self.named.extend(frame["directory"].as_str().map(str::to_owned));
         let payload = &frame["payload"];
         let kind = payload["type"].as_str().unwrap();
         if kind == "sync" {
@@ -141,6 +144,12 @@ impl World {
         self.questions.clear();
         self.active.clear();
         self.requests.clear();
+        self.named.clear();
+    }
+
+    /// Whether a question is of no directory, or of one that is surely open.
+    pub(crate) fn is_open(&self, path: &str) -> bool {
+        !path.contains("directory=") || self.named.contains(&of_directory(path))
     }
 
     /// Where the next page of the list begins, if there is one.

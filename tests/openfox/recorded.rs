@@ -1,5 +1,8 @@
 //! What was recorded: frames with the time a client got them, and the server as it was at any moment, as far as its
 //! frames and answers tell. A test holds the second against every answer that was recorded.
+//!
+//! What a client gets that loads a session was recorded too, and is not among the fixtures: loading one starts work in
+//! the server, so the exporter never sees such frames.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
