@@ -1,6 +1,7 @@
 //! Servers that are busy: five of opencode and one of OpenFox with fifty sessions, which play the recordings over and
-//! over. At the speed of the recordings the share of a core is measured; then half an hour of them is played faster,
-//! and the memory is looked at on the way. What was sent is counted and compared with the metrics.
+//! over. At the speed of the recordings the share of a core is measured; then an hour and a half of them is played
+//! faster, and the memory is looked at on the way, with the ids of events that are known by then: their windows are
+//! bounded, and memory is to be flat from where they are full. What was sent is counted and compared with the metrics.
 //!
 //! `AGENT_SESSION_EXPORTER_BENCH_SECONDS` sets how long the first part is watched (60).
 
@@ -23,6 +24,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use agent_session_exporter::clock::Clock;
+use agent_session_exporter::store::dedup::WINDOW;
 use peer::{Kind, Rules, Server};
 use serde_json::Value;
 use support::work::{setting, spent_by_threads};
@@ -36,8 +38,10 @@ const OPENFOX_SESSIONS: usize = 50;
 /// Sessions in memory.
 const MAX_TRACKED: usize = 400;
 /// Recorded time of the second part, and how much faster it is played.
-const REPLAYED: Duration = Duration::from_secs(1800);
+const REPLAYED: Duration = Duration::from_secs(5400);
 const FASTER: f64 = 20.0;
+/// Looks at the memory meanwhile.
+const LOOKS: u32 = 18;
 
 /// The program, which ends with the bench.
 struct Program {
@@ -52,7 +56,7 @@ struct Player {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
     calls: Arc<AtomicU64>,
-    thread: JoinHandle<()>,
+    thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -158,7 +162,7 @@ fn play(agent: Agent, server: Arc<Server>, known: Known, at_once: usize, speed: 
             }
         }
     });
-    Player { agent, server, stop, sent, calls, thread }
+    Player { agent, server, stop, sent, calls, thread: Some(thread) }
 }
 
 /// The call a record is the beginning of.
@@ -222,6 +226,9 @@ fn run(speed: f64, look: impl FnOnce(&Program)) {
     for player in &players {
         player.stop.store(true, Ordering::SeqCst);
     }
+    for player in &mut players {
+        player.thread.take().unwrap().join().unwrap();
+    }
     for agent in [Agent::Opencode, Agent::Openfox] {
         let own = || players.iter().filter(|p| p.agent == agent);
         let (name, sent) = match agent {
@@ -242,9 +249,9 @@ fn run(speed: f64, look: impl FnOnce(&Program)) {
         let counted = sum(&text, "agent_session_exporter_events_total", &started);
         row(&format!("{name}: records sent, read"), &format!("{sent}, {heard}"), "");
         row(&format!("{name}: calls sent, counted"), &format!("{calls}, {counted}"), "");
+        assert_eq!((heard, counted), (sent, calls), "{name}: something was lost");
     }
     for player in players {
-        let _ = player.thread.join();
         drop(player.server);
     }
 }
@@ -261,22 +268,30 @@ fn main() {
         let spent = spent_by_threads(program.child.id()).saturating_sub(before);
         let share = spent.as_secs_f64() / started.elapsed().as_secs_f64() * 100.0;
         row("share of a core", &format!("{share:.2} %"), "target 10 %");
+        row("… beside a tenth of a core", &format!("{:.2} of it", share / 10.0), "1");
     });
     table(&format!(
         "The same {FASTER} times as fast, for {} minutes of the recordings",
         REPLAYED.as_secs() / 60
     ));
     run(FASTER, |program| {
-        let parts = 6u32;
-        for n in 1..=parts {
-            std::thread::sleep(REPLAYED.div_f64(FASTER * f64::from(parts)));
+        let mut full = None;
+        for n in 1..=LOOKS {
+            std::thread::sleep(REPLAYED.div_f64(FASTER * f64::from(LOOKS)));
+            let (_, text) = Client::connect(&program.address).get("/metrics");
+            let text = String::from_utf8(text).unwrap();
+            let events = |source: &str| sum(&text, "agent_session_exporter_events_total", source);
+            let known =
+                ["source=\"opencode\"", "source=\"openfox\""].map(|source| events(source).min(WINDOW as u64));
+            let mib = resident(program.child.id());
+            if known == [WINDOW as u64; 2] {
+                full.get_or_insert(mib);
+            }
+            let minutes = f64::from(n) * REPLAYED.as_secs_f64() / 60.0 / f64::from(LOOKS);
             row(
-                &format!(
-                    "resident after {} minutes",
-                    f64::from(n) * REPLAYED.as_secs_f64() / 60.0 / f64::from(parts)
-                ),
-                &format!("{:.1} MiB", resident(program.child.id())),
-                "",
+                &format!("resident after {minutes} minutes"),
+                &format!("{mib:.1} MiB; known ids {} and {} of {WINDOW}", known[0], known[1]),
+                &full.map_or(String::new(), |full| format!("{:.2} of when both were full", mib / full)),
             );
         }
     });

@@ -8,14 +8,16 @@
     reason = "each test binary uses its part"
 )]
 
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use agent_session_exporter::clock::Clock;
 use agent_session_exporter::event::reduce::Runners;
-use agent_session_exporter::event::{Capabilities, Reducer, SourceId, Timestamp};
-use agent_session_exporter::session::Snapshot;
+use agent_session_exporter::event::{Capabilities, Event, Reducer, SessionId, SourceId, Timestamp};
+use agent_session_exporter::session::snapshot::Tree;
+use agent_session_exporter::session::{Facts, Session, Snapshot};
 use agent_session_exporter::sources::Context;
 use agent_session_exporter::sources::live::{Configured, LiveSource, Place, Surroundings, start_in};
 use agent_session_exporter::store::{Options, db};
@@ -39,9 +41,19 @@ pub struct Stand {
     pub gather: Duration,
     /// Time between ticks.
     pub tick: Duration,
+    /// Longest pause between two tries.
+    pub longest_pause: Duration,
     hand: &'static AtomicI64,
     /// Creation of the store: what is older does not count.
     pub created: Timestamp,
+}
+
+/// Events folded as the store folds them, each once: what a run is compared with on the way.
+pub struct Fold {
+    source: SourceId,
+    capabilities: Capabilities,
+    sessions: BTreeMap<SessionId, Session>,
+    seen: HashSet<(SessionId, u64)>,
 }
 
 /// One run.
@@ -54,6 +66,63 @@ pub struct Following {
     stop: watch::Sender<bool>,
 }
 
+/// Of each session that does something or has done something: its state, who waits for what since when, what was
+/// asked of it, and what the agent's own guard said.
+pub fn standing(snapshot: &Snapshot, now: Timestamp) -> Vec<String> {
+    let one = |(slot, facts): (usize, &Option<Arc<Facts>>)| {
+        let facts = facts.as_ref()?;
+        let derived = snapshot.derive(&snapshot.rollup(slot, now)?);
+        let mut text =
+            format!("{} {}/{}", facts.session.as_str(), derived.state.as_str(), derived.reason.as_str());
+        for action in &facts.actions {
+            text.push_str(&format!(
+                ", asks {} {} since {}",
+                action.kind.as_str(),
+                action.certainty.as_str(),
+                action.since
+            ));
+        }
+        if let Some(stop) = &facts.stop {
+            text.push_str(&format!(", stop at {} pending {}", stop.requested_at, stop.pending));
+        }
+        if let Some(stuck) = &facts.native_stuck {
+            let (detector, layer) = (stuck.detector.as_str(), stuck.layer.as_str());
+            text.push_str(&format!(", guard {detector} of {layer} at {}", stuck.time));
+        }
+        Some(text)
+    };
+    let mut all: Vec<String> = snapshot.sessions.iter().enumerate().filter_map(one).collect();
+    all.sort();
+    all
+}
+
+impl Fold {
+    pub fn new(source: &str, capabilities: Capabilities) -> Self {
+        let source = SourceId::from(source);
+        Self { source, capabilities, sessions: BTreeMap::new(), seen: HashSet::new() }
+    }
+
+    pub fn take(&mut self, event: &Event) {
+        if event.id.is_some_and(|id| !self.seen.insert((event.session.clone(), id))) {
+            return;
+        }
+        let new = || Session::new(Facts::new(event.source.clone(), event.session.clone(), event.observed));
+        let session = self.sessions.entry(event.session.clone()).or_insert_with(new);
+        session.apply(event.clone(), Timestamp::from_millis(0));
+    }
+
+    pub fn snapshot(&self) -> Snapshot {
+        let sessions: Vec<_> = self.sessions.values().map(|s| Some(s.facts().clone())).collect();
+        Snapshot {
+            tree: Arc::new(Tree::of(&sessions)),
+            sessions,
+            capabilities: Arc::new([(self.source.clone(), self.capabilities)].into()),
+            scanned: true,
+            ..Snapshot::default()
+        }
+    }
+}
+
 impl Stand {
     pub fn new(source: &'static LiveSource, capabilities: Capabilities, now: Timestamp) -> Self {
         Self {
@@ -63,6 +132,7 @@ impl Stand {
             disk: Disk::default(),
             gather: Duration::ZERO,
             tick: TICK,
+            longest_pause: Duration::from_millis(200),
             hand: Box::leak(Box::new(AtomicI64::new(now.as_millis()))),
             created: Timestamp::from_millis(0),
         }
@@ -112,7 +182,7 @@ impl Stand {
             tick: self.tick,
             gather: self.gather,
             pause: Duration::from_millis(10),
-            longest_pause: Duration::from_millis(200),
+            longest_pause: self.longest_pause,
         };
         let task = start_in(self.source, context, surroundings);
         drop(entered);
@@ -162,6 +232,31 @@ impl Following {
         self.life.until("health", |s| {
             s.health.iter().any(|h| h.endpoint.as_str() == endpoint && h.up == up && h.scanned)
         });
+    }
+
+    /// Cuts the stream and waits until it was opened again and everything first asked was answered.
+    pub fn cut(&self, server: &Server) {
+        let again = || self.life.counter("source_reconnects_total");
+        let (before, began) = (again(), Instant::now());
+        server.cut();
+        while again() <= before {
+            assert!(began.elapsed() < LONG, "never followed again");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        server.until_streams(1);
+    }
+
+    /// Waits until things stand like this at the moment of the clock.
+    pub fn until_stands(&self, wanted: &[String], what: &str) {
+        let (now, began) = (self.now(), Instant::now());
+        loop {
+            let got = standing(&self.life.snapshot(), now);
+            if got == wanted {
+                return;
+            }
+            assert!(began.elapsed() < LONG, "{what} at {now}:\n{got:#?}\nnot\n{wanted:#?}");
+            std::thread::sleep(Duration::from_micros(200));
+        }
     }
 
     pub fn errors(&self, reason: &str) -> u64 {

@@ -7,7 +7,7 @@ use agent_session_exporter::event::Timestamp;
 use agent_session_exporter::session::Facts;
 use agent_session_exporter::sources::gobby::{DEF, LIVE};
 
-use super::common::follow::{Following, Stand};
+use super::common::follow::{Fold, Following, Stand, standing};
 use super::common::owner::{all_facts, facts};
 use super::common::peer::{Asked, Kind, Reply, Rules, Server};
 use super::daemon::{Daemon, Frame, RECORDINGS, frames};
@@ -86,8 +86,17 @@ fn each_recording_gives_the_same_facts_through_a_server() {
         let run = stand.start();
         server.until_streams(1);
         run.until_up(&server, true);
+        let mut said = whole.events.iter().peekable();
+        let mut on_the_way = Fold::new(DEF.name, DEF.capabilities);
         for (i, frame) in all.iter().enumerate() {
             send(&run, &server, &clock, frame, i as u64 + 1);
+            if all.get(i + 1).is_some_and(|next| next.at <= frame.at) {
+                continue;
+            }
+            while let Some(event) = said.next_if(|event| event.observed <= frame.at) {
+                on_the_way.take(event);
+            }
+            run.until_stands(&standing(&on_the_way.snapshot(), frame.at), recording);
         }
         let now = all.last().unwrap().at.plus(60_000);
         let snapshot = end(run, &server, &clock);
@@ -106,7 +115,7 @@ fn each_recording_gives_the_same_facts_through_a_server() {
 
 #[test]
 fn a_stream_that_is_cut_at_every_tenth_frame_is_opened_again_and_nothing_counts_twice() {
-    for recording in ["0.2.5-ws-session", "0.2.5-ws-autonomous", "0.4.6-ws-star"] {
+    for recording in RECORDINGS {
         let whole = Replay::of(recording);
         let all = frames(recording);
         let (server, clock) = server(recording);

@@ -96,3 +96,56 @@ fn answers_are_those_of_the_real_server() {
     assert!(compared > 150, "{compared} answers");
     assert!(differ.is_empty(), "{} of {compared}:\n{}", differ.len(), differ.join("\n"));
 }
+
+#[test]
+fn requests_of_the_second_generation_are_listed_as_by_the_real_server() {
+    let lines = &connections("v2_session")[0];
+    let mut compared = 0;
+    for snapshot in json_of("v2_session.rest.json").as_array().unwrap() {
+        let at = snapshot["wallMs"].as_i64().unwrap();
+        let mut world = World::default();
+        lines.iter().take_while(|line| line.at.as_millis() <= at).for_each(|line| world.take(&line.frame));
+        for (question, answer) in snapshot["rest"].as_object().unwrap() {
+            let path = question.strip_prefix("GET ").unwrap_or_default();
+            let list = path.ends_with("/permission") || path.ends_with("/question");
+            if path.starts_with("/api/session/") && list {
+                assert_eq!(
+                    world.answer(path, None),
+                    (200, answer["body"].clone()),
+                    "{} {path}",
+                    snapshot["label"]
+                );
+                compared += 1;
+            }
+        }
+    }
+    assert_eq!(compared, 4);
+}
+
+/// Of each element its name, its place and its kind.
+fn elements(history: &Value) -> Vec<(String, u64, String)> {
+    let text = |v: &Value| v.as_str().unwrap().to_owned();
+    let one = |kept: &Value| {
+        assert_eq!(kept["data"]["sessionID"], kept["aggregate_id"]);
+        (text(&kept["id"]), kept["seq"].as_u64().unwrap(), text(&kept["type"]))
+    };
+    history.as_array().unwrap().iter().map(one).collect()
+}
+
+#[test]
+fn the_history_is_that_of_the_real_server() {
+    let real = json_of("retry_midrun.sync_history.json");
+    let mut world = World::default();
+    connections("retry_midrun")[0].iter().for_each(|line| world.take(&line.frame));
+    let session = real[0]["aggregate_id"].as_str().unwrap();
+    // What a client asks that knows all but this one, and of it the first twenty.
+    let ask = |known: u64| serde_json::json!({ session: known }).to_string();
+    let (status, ours) = world.answer("/sync/history", Some(&ask(19)));
+    assert_eq!(status, 200);
+    let behind = |all: Vec<(String, u64, String)>| all.into_iter().filter(|e| e.1 > 19).collect::<Vec<_>>();
+    assert_eq!(elements(&ours), behind(elements(&real)));
+    // Asked from a place on, the real one answers what lies behind it and nothing else.
+    let incremental = json_of("sync_history_incremental.json");
+    let places: Vec<u64> = elements(&incremental).iter().map(|e| e.1).collect();
+    assert_eq!(places, (44..58).collect::<Vec<_>>());
+}

@@ -1,14 +1,15 @@
 //! Scenarios told by a server that speaks the real protocol, to the source as it runs, into a store: with a clock
 //! moved by hand, and an allow list that fails the test on any other request.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use agent_session_exporter::session::Snapshot;
+use agent_session_exporter::session::{Facts, Snapshot};
 use agent_session_exporter::sources::opencode::{DEF, LIVE};
 use serde_json::json;
 
-use super::common::follow::{Following, Stand};
+use super::common::follow::{Fold, Following, Stand, standing};
 use super::common::peer::{Asked, Kind, Reply, Rules, Server};
 use super::folded::{Folded, words};
 use super::play::Play;
@@ -36,8 +37,9 @@ fn allowed(asked: &Asked) -> bool {
 }
 
 fn rules(world: &Arc<Mutex<World>>) -> Rules {
-    let world = world.clone();
-    Rules::new(Kind::Events("/global/event")).allow(allowed).answer(move |asked| {
+    let (world, live) = (world.clone(), world.clone());
+    let may = move |asked: &Asked| allowed(asked) && live.lock().unwrap().is_open(&asked.path);
+    Rules::new(Kind::Events("/global/event")).allow(may).answer(move |asked| {
         let query = String::from_utf8(asked.body.clone()).unwrap();
         let (status, body) = world.lock().unwrap().answer(&asked.path, Some(&query));
         Reply::json(status, body.to_string())
@@ -59,29 +61,52 @@ impl Stage {
     }
 
     fn tell(&mut self, run: &Following, lines: &[Line]) {
-        for line in lines {
+        self.tell_watched(run, lines, &mut |_| ());
+    }
+
+    /// The same, with a look after each moment.
+    fn tell_watched(&mut self, run: &Following, lines: &[Line], look: &mut dyn FnMut(&Following)) {
+        for (n, line) in lines.iter().enumerate() {
             run.move_to(line.at);
             self.world.lock().unwrap().take(&line.frame);
             self.server.send(&line.frame.to_string());
             self.sent += 1;
             run.until_records(self.sent, &self.server);
+            if lines.get(n + 1).is_none_or(|next| next.at > line.at) {
+                look(run);
+            }
         }
     }
 
     /// All of it, its connections one after the other.
     fn play(&mut self, run: &Following, scenario: &str) {
+        self.play_cut(run, scenario, usize::MAX, &mut |_| ());
+    }
+
+    /// The same, with the stream cut after every so many records, and a look after each moment.
+    fn play_cut(&mut self, run: &Following, scenario: &str, every: usize, look: &mut dyn FnMut(&Following)) {
         for (i, lines) in connections(scenario).iter().enumerate() {
             if i > 0 && scenario == "server_restart" {
                 self.server.down();
                 run.until_up(&self.server, false);
                 self.world.lock().unwrap().restart();
+                run.move_to(lines[0].at);
                 self.server.up();
             } else if i > 0 {
+                // What is open now, nobody has said yet.
+                self.world.lock().unwrap().named.clear();
                 self.server.cut();
             }
             self.server.until_streams(1);
             run.until_up(&self.server, true);
-            self.tell(run, lines);
+            for (n, part) in lines.chunks(every).enumerate() {
+                if n > 0 {
+                    self.world.lock().unwrap().named.clear();
+                    run.cut(&self.server);
+                }
+                self.tell_watched(run, part, look);
+            }
+            run.move_to(run.now().plus(2_000));
         }
         run.move_to(run.now().plus(5_000));
         if scenario == "v2_session" {
@@ -113,6 +138,46 @@ fn told(snapshot: &Snapshot, now: agent_session_exporter::event::Timestamp) -> V
     all
 }
 
+/// State and numbers of each session, without what only the stream tells; of a deleted one its state.
+fn kept(snapshot: &Snapshot, now: agent_session_exporter::event::Timestamp) -> BTreeMap<String, String> {
+    let one = |(slot, facts): (usize, &Option<Arc<Facts>>)| {
+        let facts = facts.as_ref()?;
+        let state = words(&snapshot.derive(&snapshot.rollup(slot, now)?));
+        let high: Vec<_> =
+            facts.progress.iter().filter(|p| p.high > 0).map(|p| (p.kind.as_str(), p.high)).collect();
+        let (t, u) = (facts.turns, facts.usage);
+        let turns = [t.started, t.completed, t.failed, t.cancelled];
+        let tokens = [u.input, u.cache_read, u.cache_write, u.output];
+        let numbers = format!("{turns:?} {} {tokens:?} {} {high:?}", facts.calls.total, facts.actions.len());
+        let is_deleted = state == "cancelled/deleted";
+        let told = if is_deleted { state } else { format!("{state} {numbers}") };
+        Some((facts.session.as_str().to_owned(), told))
+    };
+    snapshot.sessions.iter().enumerate().filter_map(one).collect()
+}
+
+#[test]
+fn every_scenario_cut_at_every_tenth_record_ends_as_it_does_whole() {
+    for scenario in scenarios() {
+        let alone = Play::whole(&scenario);
+        let folded = Folded::of(alone.events.iter().map(|(_, event)| event));
+        let mut stage = Stage::new();
+        let mut stand = stand(&scenario).server(&stage.server);
+        stand.longest_pause = Duration::from_millis(10);
+        let run = stand.start();
+        stage.play_cut(&run, &scenario, 10, &mut |_| ());
+        let now = run.now();
+        let snapshot = run.end();
+        let wanted = kept(&folded.snapshot(), now);
+        let mut got = kept(&snapshot, now);
+        // One that never did anything is not missed.
+        for (session, told) in wanted.iter().filter(|(_, told)| told.starts_with("queued/starting")) {
+            got.entry(session.clone()).or_insert_with(|| told.clone());
+        }
+        assert_eq!(got, wanted, "{scenario}");
+    }
+}
+
 #[test]
 fn every_scenario_ends_behind_a_real_stream_as_it_does_alone() {
     for scenario in scenarios() {
@@ -121,7 +186,14 @@ fn every_scenario_ends_behind_a_real_stream_as_it_does_alone() {
         let mut stage = Stage::new();
         let stand = stand(&scenario).server(&stage.server);
         let run = stand.start();
-        stage.play(&run, &scenario);
+        let mut said = alone.events.iter().peekable();
+        let mut on_the_way = Fold::new(DEF.name, DEF.capabilities);
+        stage.play_cut(&run, &scenario, usize::MAX, &mut |run| {
+            while let Some((_, event)) = said.next_if(|(at, _)| *at <= run.now()) {
+                on_the_way.take(event);
+            }
+            run.until_stands(&standing(&on_the_way.snapshot(), run.now()), &scenario);
+        });
         let now = run.now();
         let snapshot = run.end();
         // Calls that were cut off are ended by the store, a few seconds after their turn: here it is none of them.

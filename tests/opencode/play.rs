@@ -167,7 +167,7 @@ impl Play {
             let (status, body) = self.world.answer(&ask.path, ask.query.as_deref());
             let body = if status == 200 { body.to_string().into_bytes() } else { Vec::new() };
             self.tape.answer(self.now, &ask.path, status, &body);
-            let answer = Ok(Answer { status, body, next: None });
+            let answer = Ok(Answer { status, body, next: self.world.next(&ask.path) });
             self.peer.answered(&ask, &answer, self.now, &mut said).unwrap();
             self.take(&mut said);
             open.extend(said.asks.drain(..));

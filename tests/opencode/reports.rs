@@ -296,3 +296,46 @@ fn a_kind_that_is_not_known_is_told_once_and_is_no_work() {
     assert_eq!(facts.last_activity, before);
     assert!(facts.last_seen > before);
 }
+
+/// Lists have a hundred rows where nobody asks for more, the newest first.
+#[test]
+fn a_session_behind_hundreds_of_newer_ones_is_found() {
+    let mut told = Told::new();
+    told.works("ses_old");
+    let now = Timestamp::from_millis(told.at + 2_000);
+    for (newer, project) in [(250, Some("project")), (500, None)] {
+        let mut late = Play::new();
+        late.world = told.play.world.clone();
+        for n in 0..newer {
+            let (id, at) = (format!("ses_new{n}"), told.at + 1_000 + n);
+            let info = json!({ "id": id, "directory": DIRECTORY, "time": { "created": at, "updated": at } });
+            late.world.sessions.insert(id, info);
+        }
+        late.connect(now);
+        let folded = Folded::of(late.events.iter().map(|(_, event)| event));
+        assert_eq!(folded.all().len(), 1, "{newer}: those that are idle are not told");
+        assert_eq!(words(&folded.states(now)["ses_old"]), "running/working", "{newer}");
+        // Beyond what is listed nobody says where it belongs, and nobody takes it for deleted.
+        let facts = folded.facts("ses_old");
+        assert_eq!(facts.project.as_ref().map(|name| name.as_str()), project, "{newer}");
+    }
+}
+
+/// Its request went over the stream before anybody listened.
+#[test]
+fn a_session_of_the_second_generation_that_waits_is_found_waiting() {
+    let lines = &connections("v2_session")[0];
+    for (kind, state) in [
+        ("permission.v2.asked", "waiting_for_user/permission"),
+        ("question.v2.asked", "waiting_for_user/question"),
+    ] {
+        let asked = lines.iter().position(|line| line.frame["payload"]["type"] == kind).unwrap();
+        let mut late = Play::new();
+        lines[..=asked].iter().for_each(|line| late.world.take(&line.frame));
+        late.connect(lines[asked].at.plus(1_000));
+        let folded = Folded::of(late.events.iter().map(|(_, event)| event));
+        let states: Vec<String> = folded.states(late.now()).values().map(words).collect();
+        assert_eq!(states, [state]);
+        assert!(folded.all()[0].actions[0].since < lines[asked].at.plus(1_000), "since it was asked");
+    }
+}

@@ -1,7 +1,7 @@
 //! A server's answers at any moment of a recording, made from what it had said by then. That they are those of the
 //! real server is shown against its recorded answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
@@ -19,6 +19,18 @@ pub(crate) struct World {
     permissions: BTreeMap<String, Value>,
     questions: BTreeMap<String, Value>,
     active: Map<String, Value>,
+    /// Directories that the stream named since it was opened: to ask of another would start an instance.
+    pub(crate) named: BTreeSet<String>,
+    /// Requests of sessions of the second generation, by what their list is called.
+    requests: BTreeMap<&'static str, BTreeMap<String, Value>>,
+}
+
+/// Rows of a list where nobody asks for more.
+const ROWS: usize = 100;
+
+fn rows(path: &str) -> usize {
+    let limit = path.split(['?', '&']).find_map(|part| part.strip_prefix("limit="));
+    limit.map_or(ROWS, |limit| limit.parse().unwrap())
 }
 
 fn of_directory(path: &str) -> String {
@@ -36,6 +48,7 @@ fn of_directory(path: &str) -> String {
 impl World {
     /// One record of the stream.
     pub(crate) fn take(&mut self, frame: &Value) {
+        self.named.extend(frame["directory"].as_str().map(str::to_owned));
         let payload = &frame["payload"];
         let kind = payload["type"].as_str().unwrap();
         if kind == "sync" {
@@ -75,6 +88,15 @@ impl World {
                 self.permissions.remove(request);
                 self.questions.remove(request);
             }
+            "permission.v2.asked" | "question.v2.asked" => {
+                let list = if kind.starts_with("permission") { "permission" } else { "question" };
+                let request = props["id"].as_str().unwrap().to_owned();
+                self.requests.entry(list).or_default().insert(request, props.clone());
+            }
+            "permission.v2.replied" | "question.v2.replied" | "question.v2.rejected" => {
+                let request = props["requestID"].as_str().unwrap();
+                self.requests.values_mut().for_each(|all| drop(all.remove(request)));
+            }
             "message.updated" => {
                 let all = self.messages.entry(session).or_default();
                 let id = &props["info"]["id"];
@@ -112,6 +134,7 @@ impl World {
     /// A session of the second generation is interrupted: nothing on the stream says so.
     pub(crate) fn interrupts(&mut self) {
         self.active.clear();
+        self.requests.clear();
     }
 
     /// The process is another one.
@@ -120,6 +143,19 @@ impl World {
         self.permissions.clear();
         self.questions.clear();
         self.active.clear();
+        self.requests.clear();
+        self.named.clear();
+    }
+
+    /// Whether a question is of no directory, or of one that is surely open.
+    pub(crate) fn is_open(&self, path: &str) -> bool {
+        !path.contains("directory=") || self.named.contains(&of_directory(path))
+    }
+
+    /// Where the next page of the list begins, if there is one.
+    pub(crate) fn next(&self, path: &str) -> Option<String> {
+        let listed = path.starts_with("/experimental/session?") && self.sessions.len() > rows(path);
+        listed.then(|| "more".to_owned())
     }
 
     /// The answer to a question, as status and body.
@@ -133,9 +169,10 @@ impl World {
         let mut listed: Vec<&Value> = self.sessions.values().collect();
         listed.sort_by_key(|s| std::cmp::Reverse(s["time"]["updated"].as_i64()));
         let body = match plain {
-            "/experimental/session" => json!(listed),
+            "/experimental/session" => json!(listed.iter().take(rows(path)).collect::<Vec<_>>()),
             "/session" => {
-                json!(listed.iter().filter(|s| s["directory"] == here.as_str()).collect::<Vec<_>>())
+                let here = listed.iter().filter(|s| s["directory"] == here.as_str());
+                json!(here.take(rows(path)).collect::<Vec<_>>())
             }
             "/session/status" => {
                 json!(self.status.iter().filter(|(id, _)| is_here(id)).collect::<BTreeMap<_, _>>())
@@ -175,7 +212,10 @@ impl World {
                 });
                 (200, json!({ "data": data.collect::<Vec<_>>() }))
             }
-            ["api", "session", _, "permission" | "question"] => (200, json!({ "data": [] })),
+            ["api", "session", id, list @ ("permission" | "question")] => {
+                let all = self.requests.get(list).into_iter().flat_map(BTreeMap::values);
+                (200, json!({ "data": all.filter(|r| r["sessionID"] == id).collect::<Vec<_>>() }))
+            }
             _ => panic!("not to be asked: {path}"),
         }
     }

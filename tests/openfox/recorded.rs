@@ -1,5 +1,8 @@
 //! What was recorded: frames with the time a client got them, and the server as it was at any moment, as far as its
 //! frames and answers tell. A test holds the second against every answer that was recorded.
+//!
+//! What a client gets that loads a session was recorded too, and is not among the fixtures: loading one starts work in
+//! the server, so the exporter never sees such frames.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -60,6 +63,13 @@ fn read(file: &str) -> String {
 
 pub(crate) fn index() -> Value {
     serde_json::from_str(&read("index.json")).unwrap()
+}
+
+/// Status of a recorded answer, by its label.
+pub(crate) fn status_of(name: &str, label: &str) -> u64 {
+    let rest: Value = serde_json::from_str(&read(&format!("{name}.rest.json"))).unwrap();
+    let entry = rest["entries"].as_array().unwrap().iter().find(|entry| entry["label"] == label);
+    entry.unwrap_or_else(|| panic!("no {label}"))["status"].as_u64().unwrap()
 }
 
 /// Names of all recordings with frames.

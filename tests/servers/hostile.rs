@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::common::follow::Following;
 use super::common::owner::LONG;
-use super::raw::{Raw, answer, stream, upgrade};
+use super::raw::{Raw, accepted, answer, frame, is_upgrade, lives, open, stream, tell, upgrade};
 use super::toy::{events, record, socket, stand};
 
 /// What was logged by this program.
@@ -71,35 +71,32 @@ fn health(run: &Following, endpoint: &str, up: bool) {
     });
 }
 
-fn good(mut connection: TcpStream, head: &str, source: &LiveSource) {
+fn good(mut connection: TcpStream, head: &str) {
     if head.starts_with("GET /list") {
         return answer(&mut connection, "200 OK", "application/json", "[]");
     }
-    if source.name == "toy" && head.to_ascii_lowercase().contains("upgrade: websocket") {
-        upgrade(&mut connection, head);
-        let text = record("s", 1);
-        let _ = connection.write_all(&[0x81, u8::try_from(text.len()).unwrap()]);
-        let _ = connection.write_all(text.as_bytes());
-    } else {
-        stream(&mut connection);
-        let _ = connection.write_all(format!("data: {}\n\n", record("s", 1)).as_bytes());
+    open(&mut connection, head);
+    tell(&mut connection, head, record("s", 1).as_bytes());
+    let began = Instant::now();
+    while lives(&mut connection, head) && began.elapsed() < LONG {
+        std::thread::sleep(Duration::from_millis(50));
     }
-    std::thread::sleep(LONG);
 }
 
 /// A server that misbehaves for a while, then behaves. Its endpoint is down meanwhile, with one line in the log that
-/// gives this reason, and up afterwards.
+/// gives this reason, and up afterwards; it costs bounded memory.
 fn misbehaves(
     source: LiveSource,
     reason: &str,
     serve: impl Fn(TcpStream, &str) + Send + Sync + 'static,
 ) -> String {
     log();
+    let before = peak();
     let behaves = Arc::new(AtomicBool::new(false));
     let switch = behaves.clone();
     let raw = Raw::start(move |connection, head| {
         if switch.load(Ordering::SeqCst) {
-            good(connection, head, &source);
+            good(connection, head);
         } else {
             serve(connection, head);
         }
@@ -128,14 +125,15 @@ fn misbehaves(
     behaves.store(true, Ordering::SeqCst);
     health(&run, &endpoint, true);
     let began = Instant::now();
-    // The last connection that misbehaved may have looked well for a moment: the first record is what tells the good
-    // one, and it is counted just before the server counts as followed.
-    while run.records() == 0 || run.life.counter("source_up") != 1.0 {
+    // The last connection that misbehaved may have looked well for a moment: what only the good one tells is awaited.
+    let is_told = || run.life.snapshot().find(&"toy".into(), &"s".into()).is_some();
+    while !is_told() || run.life.counter("source_up") != 1.0 {
         assert!(began.elapsed() < LONG, "not followed again");
         std::thread::sleep(Duration::from_millis(2));
     }
     assert_eq!(warnings().len(), 1, "recovery is no second warning");
     run.end();
+    assert!(peak() < before + 200, "{} MiB more", peak() - before);
     logged(&endpoint).join("\n")
 }
 
@@ -167,11 +165,13 @@ fn bad_list(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> impl Fn(TcpStr
 #[test]
 fn a_redirect_is_not_followed() {
     let elsewhere = Raw::start(|_, _| {});
-    let target = format!("http://{}/stream", elsewhere.endpoint());
-    misbehaves(events(), "redirect", move |mut connection, _| {
-        let text = format!("HTTP/1.1 302 Found\r\nlocation: {target}\r\ncontent-length: 0\r\n\r\n");
-        let _ = connection.write_all(text.as_bytes());
-    });
+    for source in [events(), socket()] {
+        let target = format!("http://{}/stream", elsewhere.endpoint());
+        misbehaves(source, "redirect", move |mut connection, _| {
+            let text = format!("HTTP/1.1 302 Found\r\nlocation: {target}\r\ncontent-length: 0\r\n\r\n");
+            let _ = connection.write_all(text.as_bytes());
+        });
+    }
     assert_eq!(elsewhere.connections.load(Ordering::SeqCst), 0, "nobody was sent there");
 }
 
@@ -188,6 +188,20 @@ fn a_page_is_no_stream_and_no_list() {
     misbehaves(socket(), "protocol", |mut connection, _| {
         answer(&mut connection, "200 OK", "text/html", "<html></html>");
     });
+}
+
+/// OpenFox opens its socket for everybody, and only the questions are refused.
+#[test]
+fn a_login_that_is_refused_after_the_stream_was_opened_is_called_so() {
+    for source in [events(), socket()] {
+        misbehaves(source, "login", |mut connection, head| {
+            if head.starts_with("GET /list") {
+                return answer(&mut connection, "401 Unauthorized", "application/json", "{}");
+            }
+            open(&mut connection, head);
+            std::thread::sleep(Duration::from_secs(2));
+        });
+    }
 }
 
 #[test]
@@ -225,20 +239,31 @@ fn an_answer_in_drips_is_given_up() {
 }
 
 #[test]
+fn a_stream_that_opens_in_drips_is_given_up() {
+    for source in [events(), socket()] {
+        misbehaves(source, "timeout", |mut connection, _| {
+            for byte in b"HTTP/1.1 200 OK\r\nserver: drip\r\nx-one: 1\r\nx-two: 2\r\n" {
+                std::thread::sleep(Duration::from_millis(50));
+                if connection.write_all(&[*byte]).is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+#[test]
 fn an_answer_without_end_is_given_up() {
     let endless = |mut connection: TcpStream| {
         let _ = connection.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n[");
         let some = [b' '; 1 << 16];
         while connection.write_all(&some).is_ok() {}
     };
-    let before = peak();
     misbehaves(LiveSource { patience: Duration::from_secs(20), ..events() }, "protocol", bad_list(endless));
-    assert!(peak() < before + 200, "{} MiB more", peak() - before);
 }
 
 #[test]
 fn a_line_without_end_is_given_up() {
-    let before = peak();
     misbehaves(
         events(),
         "record",
@@ -249,12 +274,10 @@ fn a_line_without_end_is_given_up() {
             while connection.write_all(&some).is_ok() {}
         }),
     );
-    assert!(peak() < before + 200, "{} MiB more", peak() - before);
 }
 
 #[test]
 fn a_huge_frame_is_given_up_before_it_is_read() {
-    let before = peak();
     misbehaves(
         socket(),
         "record",
@@ -267,7 +290,20 @@ fn a_huge_frame_is_given_up_before_it_is_read() {
             while connection.write_all(&some).is_ok() {}
         }),
     );
-    assert!(peak() < before + 200, "{} MiB more", peak() - before);
+}
+
+#[test]
+fn a_message_in_pieces_without_end_is_given_up() {
+    misbehaves(
+        socket(),
+        "record",
+        bad_stream(|mut connection, head| {
+            upgrade(&mut connection, head);
+            let piece = [b'x'; 1 << 16];
+            let _ = connection.write_all(&frame(0x01, &piece));
+            while connection.write_all(&frame(0x00, &piece)).is_ok() {}
+        }),
+    );
 }
 
 #[test]
@@ -283,87 +319,87 @@ fn frames_that_break_the_protocol_end_the_stream() {
     );
 }
 
+/// Half open: the stream says nothing, while the server answers what it is asked.
 #[test]
-fn a_stream_that_falls_silent_is_taken_for_dead() {
-    let source = LiveSource { quiet: Some(Duration::from_millis(300)), ..events() };
-    log();
-    let behaves = Arc::new(AtomicBool::new(false));
-    let switch = behaves.clone();
-    let raw = Raw::start(move |mut connection, head| {
-        if head.starts_with("GET /list") {
-            return answer(&mut connection, "200 OK", "application/json", "[]");
-        }
-        stream(&mut connection);
-        while switch.load(Ordering::SeqCst) && connection.write_all(b": alive\n\n").is_ok() {
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        std::thread::sleep(Duration::from_secs(2));
-    });
-    let mut stand = stand(source);
-    stand.configured.servers.push(raw.place());
-    let run = stand.start();
-    health(&run, raw.endpoint(), true);
-    health(&run, raw.endpoint(), false);
-    assert!(logged(raw.endpoint()).iter().any(|line| line.contains("reason=\"silent\"")));
-    behaves.store(true, Ordering::SeqCst);
-    health(&run, raw.endpoint(), true);
-    let held = raw.connections.load(Ordering::SeqCst);
-    std::thread::sleep(Duration::from_millis(900));
-    assert_eq!(raw.connections.load(Ordering::SeqCst), held, "a comment is a sign of life");
+fn a_stream_that_falls_silent_is_taken_for_dead_though_questions_are_answered() {
+    for source in [events(), socket()] {
+        let source = LiveSource { quiet: Some(Duration::from_millis(300)), ..source };
+        misbehaves(
+            source,
+            "silent",
+            bad_stream(|mut connection, head| {
+                open(&mut connection, head);
+                std::thread::sleep(Duration::from_secs(2));
+            }),
+        );
+    }
 }
 
 #[test]
+fn a_sign_of_life_keeps_a_stream() {
+    for source in [events(), socket()] {
+        let raw = Raw::start(good);
+        let mut stand = stand(LiveSource { quiet: Some(Duration::from_millis(300)), ..source });
+        stand.configured.servers.push(raw.place());
+        let run = stand.start();
+        health(&run, raw.endpoint(), true);
+        run.life.until("its record", |s| s.find(&"toy".into(), &"s".into()).is_some());
+        let held = raw.connections.load(Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(900));
+        assert_eq!(raw.connections.load(Ordering::SeqCst), held, "nothing but a comment or a ping");
+        assert_eq!(run.life.counter("source_up"), 1.0);
+    }
+}
+
+/// Half open: the stream tells, while nobody answers.
+#[test]
 fn questions_without_answers_end_a_stream_that_pretends_to_live() {
-    log();
-    let raw = Raw::start(|mut connection, head| {
-        if head.starts_with("GET /list") {
-            return answer(&mut connection, "200 OK", "application/json", "[]");
-        }
-        if head.starts_with("GET /slow") {
-            return std::thread::sleep(Duration::from_secs(2));
-        }
-        stream(&mut connection);
-        for n in 0..200 {
-            let text = format!("data: {{\"s\": \"s\", \"n\": {n}, \"ask\": \"/slow\"}}\n\n");
-            if connection.write_all(text.as_bytes()).is_err() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    });
-    let mut stand = stand(LiveSource { patience: Duration::from_millis(200), ..events() });
-    stand.configured.servers.push(raw.place());
-    let run = stand.start();
-    health(&run, raw.endpoint(), true);
-    health(&run, raw.endpoint(), false);
-    assert!(logged(raw.endpoint()).iter().any(|line| line.contains("reason=\"timeout\"")));
+    for source in [events(), socket()] {
+        misbehaves(
+            LiveSource { patience: Duration::from_millis(200), ..source },
+            "timeout",
+            |connection, head| {
+                if head.starts_with("GET /slow") {
+                    return std::thread::sleep(Duration::from_secs(2));
+                }
+                bad_stream(|mut connection, head| {
+                    open(&mut connection, head);
+                    while tell(&mut connection, head, br#"{"s": "asks", "ask": "/slow"}"#) {
+                        std::thread::sleep(Duration::from_millis(50));
+                    }
+                })(connection, head);
+            },
+        );
+    }
 }
 
 #[test]
 fn garbage_records_are_counted_and_said_once() {
     log();
-    let raw = Raw::start(|mut connection, head| {
-        if head.starts_with("GET /list") {
-            return answer(&mut connection, "200 OK", "application/json", "[]");
-        }
-        stream(&mut connection);
-        let deep = "[".repeat(200_000);
-        for garbage in ["nonsense-planted", "{\"s\": 7}", "[1,2]", "\u{0}", deep.as_str()] {
-            let _ = connection.write_all(format!("data: {garbage}\n\n").as_bytes());
-        }
-        let _ = connection.write_all(b"data: \xff\xfe\n\n");
-        let _ = connection.write_all(format!("data: {}\n\n", record("s", 1)).as_bytes());
-        std::thread::sleep(LONG);
-    });
-    let mut stand = stand(events());
-    stand.configured.servers.push(raw.place());
-    let run = stand.start();
-    run.life.until("the good one", |s| s.find(&"toy".into(), &"s".into()).is_some());
-    assert_eq!((run.errors("json"), run.errors("shape")), (4, 2));
-    let said: Vec<_> =
-        logged(raw.endpoint()).into_iter().filter(|line| line.contains("cannot be read")).collect();
-    assert_eq!(said.len(), 1, "{said:#?}");
-    assert!(!said[0].contains("planted"));
+    for source in [events(), socket()] {
+        let raw = Raw::start(|mut connection, head| {
+            if head.starts_with("GET /list") {
+                return answer(&mut connection, "200 OK", "application/json", "[]");
+            }
+            open(&mut connection, head);
+            let deep = "[".repeat(200_000);
+            for garbage in ["nonsense-planted", "{\"s\": 7}", "[1,2]", "\u{0}", deep.as_str()] {
+                tell(&mut connection, head, garbage.as_bytes());
+            }
+            tell(&mut connection, head, b"\xff\xfe");
+            tell(&mut connection, head, record("s", 1).as_bytes());
+            std::thread::sleep(LONG);
+        });
+        let mut stand = stand(source);
+        stand.configured.servers.push(raw.place());
+        let run = stand.start();
+        run.life.until("the good one", |s| s.find(&"toy".into(), &"s".into()).is_some());
+        assert_eq!((run.errors("json"), run.errors("shape")), (4, 2));
+        let said: Vec<_> =
+            logged(raw.endpoint()).into_iter().filter(|line| line.contains("cannot be read")).collect();
+        assert_eq!(said.len(), 1, "{said:#?}");
+        assert!(!said[0].contains("planted"));
+    }
 }
 
 #[test]
@@ -373,18 +409,21 @@ fn a_certificate_that_nobody_vouches_for_is_refused_unless_it_is_named() {
     let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
     let file = folder.path().join("ca.pem");
     std::fs::write(&file, made.cert.pem()).unwrap();
-    let place = serve_tls(&made);
-    for (named, up) in [(None, false), (Some(file), true)] {
-        let mut stand = stand(events());
-        stand.configured.servers.push(place.clone());
-        stand.configured.trust = Trust { ca_file: named };
-        let run = stand.start();
-        health(&run, place.endpoint().as_str(), up);
-        run.end();
+    for source in [events(), socket()] {
+        let place = serve_tls(&made);
+        for (named, up) in [(None, false), (Some(file.clone()), true)] {
+            let mut stand = stand(source);
+            stand.configured.servers.push(place.clone());
+            stand.configured.trust = Trust { ca_file: named };
+            let run = stand.start();
+            health(&run, place.endpoint().as_str(), up);
+            assert_eq!(run.life.counter("source_up"), f64::from(up));
+            run.end();
+        }
+        let lines = logged(place.endpoint().as_str());
+        let refused: Vec<_> = lines.iter().filter(|l| l.contains("reason=\"certificate\"")).collect();
+        assert_eq!(refused.len(), 1, "{lines:#?}");
     }
-    let lines = logged(place.endpoint().as_str());
-    let refused: Vec<_> = lines.iter().filter(|l| l.contains("reason=\"certificate\"")).collect();
-    assert_eq!(refused.len(), 1, "{lines:#?}");
 }
 
 /// A server of the source over TLS.
@@ -414,11 +453,16 @@ fn serve_tls(made: &rcgen::CertifiedKey<rcgen::KeyPair>) -> Place {
                     let Ok(mut tls) = acceptor.accept(tcp).await else { return };
                     let mut head = vec![0; 4096];
                     let n = tls.read(&mut head).await.unwrap_or(0);
-                    let text: &[u8] = match head[..n].starts_with(b"GET /list") {
-                        true => b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n[]",
-                        false => b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n: hello\n\n",
+                    let head = String::from_utf8_lossy(&head[..n]).into_owned();
+                    let text = if head.starts_with("GET /list") {
+                        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n[]"
+                            .to_owned()
+                    } else if is_upgrade(&head) {
+                        accepted(&head)
+                    } else {
+                        "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n: hello\n\n".to_owned()
                     };
-                    let _ = tls.write_all(text).await;
+                    let _ = tls.write_all(text.as_bytes()).await;
                     let _ = tls.flush().await;
                     tokio::time::sleep(LONG).await;
                 });

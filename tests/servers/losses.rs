@@ -85,7 +85,7 @@ fn a_server_that_goes_is_down_and_is_found_again() {
     let stand = stand(source).server(&server);
     let run = stand.start();
     run.until_up(&server, true);
-    assert_eq!(run.life.counter("source_up"), 1.0);
+    assert_eq!((run.life.counter("source_up"), run.life.counter("source_info")), (1.0, 1.0));
     server.down();
     run.until_up(&server, false);
     assert_eq!(run.life.counter("source_up"), 0.0);

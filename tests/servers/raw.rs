@@ -80,14 +80,66 @@ pub(crate) fn stream(connection: &mut TcpStream) {
 
 /// The other half of the handshake of a WebSocket.
 pub(crate) fn upgrade(connection: &mut TcpStream, head: &str) {
+    let _ = connection.write_all(accepted(head).as_bytes());
+}
+
+/// The answer to the head of a request for a WebSocket.
+pub(crate) fn accepted(head: &str) -> String {
     let key = head
         .lines()
         .find_map(|l| l.split_once(": ").filter(|(name, _)| name.eq_ignore_ascii_case("sec-websocket-key")))
         .map(|(_, key)| key.trim())
         .unwrap();
     let accept = tokio_tungstenite::tungstenite::handshake::derive_accept_key(key.as_bytes());
-    let text = format!(
+    format!(
         "HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\nconnection: Upgrade\r\nsec-websocket-accept: {accept}\r\n\r\n"
-    );
-    let _ = connection.write_all(text.as_bytes());
+    )
+}
+
+/// Opens the stream of either kind, as the request wants it.
+pub(crate) fn open(connection: &mut TcpStream, head: &str) {
+    match is_upgrade(head) {
+        true => upgrade(connection, head),
+        false => stream(connection),
+    }
+}
+
+pub(crate) fn is_upgrade(head: &str) -> bool {
+    head.to_ascii_lowercase().contains("upgrade: websocket")
+}
+
+/// One record on a stream of either kind; false once nobody reads it any more.
+pub(crate) fn tell(connection: &mut TcpStream, head: &str, record: &[u8]) -> bool {
+    let bytes = match is_upgrade(head) {
+        true => frame(0x82, record),
+        false => [b"data: ".as_slice(), record, b"\n\n"].concat(),
+    };
+    connection.write_all(&bytes).is_ok()
+}
+
+/// A sign of life without content: a comment, or a ping.
+pub(crate) fn lives(connection: &mut TcpStream, head: &str) -> bool {
+    let bytes = match is_upgrade(head) {
+        true => frame(0x89, b""),
+        false => b": alive\n\n".to_vec(),
+    };
+    connection.write_all(&bytes).is_ok()
+}
+
+/// A frame of a WebSocket with this first byte.
+pub(crate) fn frame(first: u8, content: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![first];
+    match (u8::try_from(content.len()), u16::try_from(content.len())) {
+        (Ok(short), _) if short < 126 => bytes.push(short),
+        (_, Ok(middle)) => {
+            bytes.push(126);
+            bytes.extend_from_slice(&middle.to_be_bytes());
+        }
+        _ => {
+            bytes.push(127);
+            bytes.extend_from_slice(&(content.len() as u64).to_be_bytes());
+        }
+    }
+    bytes.extend_from_slice(content);
+    bytes
 }

@@ -17,7 +17,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::sync::{mpsc, watch};
 
-use crate::stand::{Fold, SHOP, at, decode, lines, moved, read, reducer, status, ts, value};
+use crate::stand::{
+    Fold, RUNS, SHOP, at, decode, lines, moved, read, reducer, status, status_events, ts, value,
+};
 
 /// A running source over folders of its own.
 struct Running {
@@ -195,41 +197,54 @@ fn without_folders_the_first_scan_is_over_at_once() {
     running.end();
 }
 
-/// The recorded contents written one by one, with the times they had.
+/// The recorded contents of every run written one by one, with the times they had.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "files have the times of the machine")]
-fn a_recorded_run_on_a_disk_ends_as_it_did() {
-    let above = tempfile::tempdir().unwrap();
-    let (root, file) = project(&above, "shop", 0);
-    let recorded = lines("3.0.0-timeouts-launch-holds.status.ndjson");
-    let recent = SystemTime::now() - Duration::from_secs(60);
-    let moved_by = Clock::system().now().plus(-60_000).since(at(&recorded[0]));
-    let mut running = Running::start(vec![root], Vec::new());
-    for (line, n) in recorded.iter().zip(0..) {
-        let staged = above.path().join("staged");
-        fs::write(&staged, moved(&line["snapshot"], moved_by).to_string()).unwrap();
-        File::options()
-            .write(true)
-            .open(&staged)
-            .unwrap()
-            .set_modified(recent + Duration::from_secs(n))
-            .unwrap();
-        fs::rename(&staged, &file).unwrap();
-        let wanted = line["snapshot"]["specs"].as_object().unwrap().iter().map(|(name, spec)| {
-            (name.clone(), spec["status"].as_str().unwrap().to_owned(), spec["retryCount"].as_u64().unwrap())
+fn every_recorded_run_on_a_disk_ends_as_it_did() {
+    for run in RUNS {
+        let above = tempfile::tempdir().unwrap();
+        let (root, file) = project(&above, "shop", 0);
+        let recorded = lines(&format!("{run}.status.ndjson"));
+        let moved_by = Clock::system().now().plus(-60_000).since(at(&recorded[0]));
+        let mut running = Running::start(vec![root], Vec::new());
+        for (line, n) in recorded.iter().zip(0..) {
+            write_at(&above, &file, &moved(&line["snapshot"], moved_by), n);
+            let wanted = line["snapshot"]["specs"].as_object().into_iter().flatten().map(|(name, spec)| {
+                let retries = spec["retryCount"].as_u64().unwrap();
+                (name.clone(), spec["status"].as_str().unwrap().to_owned(), retries)
+            });
+            let wanted: Vec<_> = wanted.collect();
+            running.until("the content", |r| {
+                r.telemetry.records.with_label_values(&["spec"]).get() > n
+                    && knows(r, "shop", wanted.len())
+                    && {
+                        let own = r.fold.run().specs.into_iter();
+                        let own = own.map(|s| {
+                            (s.name.as_str().to_owned(), s.status.as_str().to_owned(), s.retries.into())
+                        });
+                        own.collect::<Vec<_>>() == wanted
+                    }
+            });
+        }
+        let alone = Fold::of(status_events(run));
+        let end = at(recorded.last().unwrap());
+        let ends_as = alone.state(SHOP, end);
+        running.until("the end", |r| {
+            r.fold.state(SHOP, end.plus(moved_by)) == ends_as && r.fold.run().totals() == alone.run().totals()
         });
-        let wanted: Vec<_> = wanted.collect();
-        running.until("the content", |r| {
-            knows(r, "shop", wanted.len()) && {
-                let own = r.fold.run().specs.into_iter();
-                let own =
-                    own.map(|s| (s.name.as_str().to_owned(), s.status.as_str().to_owned(), s.retries.into()));
-                own.collect::<Vec<_>>() == wanted
-            }
-        });
+        assert_eq!(running.fold.run().specs_by_status(), alone.run().specs_by_status(), "{run}");
+        assert_eq!(running.fold.sums(), alone.sums(), "{run}");
+        assert!(!running.end().is_empty(), "the position is kept");
     }
-    assert_eq!(running.fold.run().totals().holds, 3);
-    assert!(!running.end().is_empty(), "the position is kept");
+}
+
+/// Puts a content in the place of the file, written so many seconds after a minute ago.
+#[expect(clippy::disallowed_methods, reason = "files have the times of the machine")]
+fn write_at(above: &TempDir, file: &Path, content: &Value, second: u64) {
+    let staged = above.path().join("staged");
+    fs::write(&staged, content.to_string()).unwrap();
+    let at = SystemTime::now() - Duration::from_secs(60) + Duration::from_secs(second);
+    File::options().write(true).open(&staged).unwrap().set_modified(at).unwrap();
+    fs::rename(&staged, file).unwrap();
 }
 
 fn content(status: &str) -> Value {

@@ -72,6 +72,36 @@ fn a_restart_in_the_middle_changes_no_count() {
     }
 }
 
+/// The engine's events, and a restart after each ten of them.
+#[test]
+fn a_restart_at_each_tenth_event_changes_no_count() {
+    for run in &RUNS[..2] {
+        let start = now();
+        let mut events = engine_events(run);
+        events.sort_by_key(|event| event.time);
+        let by = start.since(events[0].time.unwrap());
+        for event in &mut events {
+            event.time = event.time.map(|t| t.plus(by));
+            event.observed = start;
+        }
+        let (straight, broken) = (Disk::default(), Disk::default());
+        let (whole, mut parts) = (life(&straight), life(&broken));
+        whole.pushed(events.clone()).unwrap();
+        let mut restarts = 0;
+        for part in events.chunks(10) {
+            assert_eq!(parts.pushed(part.to_vec()).unwrap().accepted, part.len() as u64, "{run}");
+            parts.end();
+            parts = life(&broken);
+            restarts += 1;
+        }
+        assert!(restarts > 5, "{restarts}");
+        assert_eq!(parts.pushed(events.clone()).unwrap().duplicate, events.len() as u64, "{run}");
+        let (whole, parts) = (picture(&whole.end()), picture(&parts.end()));
+        assert_eq!(parts, whole, "{run}");
+        assert!(!whole.1.is_empty());
+    }
+}
+
 #[test]
 fn what_happened_while_the_exporter_was_down_counts_once() {
     let run = "3.0.0-mixed";

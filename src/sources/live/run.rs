@@ -372,6 +372,10 @@ impl Endpoint {
                     let answer = answer.unwrap_or(Err(AskError::Protocol));
                     let failed = matches!(answer, Err(AskError::Connection | AskError::Timeout));
                     unanswered = if failed { unanswered + 1 } else { 0 };
+                    // Some servers open their stream for everybody, and let only those ask who are logged in.
+                    if self.peer.catching_up() && matches!(&answer, Ok(Answer { status: 401 | 403, .. })) {
+                        break Some(AskError::Login);
+                    }
                     if let Some(ask) = asked.take() {
                         self.hear(&ask, &answer);
                     }
@@ -597,4 +601,17 @@ async fn until(moment: Option<Instant>) {
 pub fn machine() -> String {
     let text = std::fs::read_to_string("/etc/machine-id").unwrap_or_default();
     format!("{:016x}", stable_hash(text.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_differ_and_stay_near() {
+        let pause = Duration::from_secs(8);
+        let all: Vec<Duration> = (0..64).map(|_| jittered(pause)).collect();
+        assert!(all.iter().all(|p| (6_000..10_000).contains(&p.as_millis())), "{all:?}");
+        assert!(all.iter().any(|p| *p != all[0]), "{all:?}");
+    }
 }

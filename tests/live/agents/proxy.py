@@ -2,10 +2,21 @@
 
 import http.client
 import http.server
+import re
 import threading
 
-# What a passive reader may ask for: every GET, and one POST that reads (it carries the sequences already known).
+# What a passive reader may ask for: some GETs, and one POST that reads (it carries the sequences already known).
 READING_POSTS = {"/sync/history"}
+READING_GETS = re.compile(
+    r"/(?:global/event|experimental/session|permission|question|session(?:/status|/ses_\w+/message)?"
+    r"|api/session/(?:active|ses_\w+/(?:history|permission|question)))"
+)
+
+
+def reads(method, path):
+    if method == "GET":
+        return READING_GETS.fullmatch(path) is not None
+    return method == "POST" and path in READING_POSTS
 
 
 class Proxy:
@@ -68,11 +79,7 @@ class Proxy:
         """Requests that a passive reader has no business to make."""
         with self.lock:
             asked = list(self.requests)
-        return [
-            f"{method} {path}"
-            for method, path in asked
-            if method != "GET" and not (method == "POST" and path.split("?")[0] in READING_POSTS)
-        ]
+        return [f"{method} {path}" for method, path in asked if not reads(method, path.split("?")[0])]
 
     def close(self):
         self.server.shutdown()
