@@ -68,6 +68,8 @@ class Witness:
         self.collector, self.port = collector, free_port()
         # When it was acknowledged, and the message.
         self.acknowledged = []
+        # Seconds that each request takes on its way.
+        self.delay = 0
         self.start()
 
     def start(self):
@@ -78,6 +80,7 @@ class Witness:
 
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
+                time.sleep(witness.delay)
                 try:
                     upstream = http.client.HTTPConnection("127.0.0.1", witness.collector.http, timeout=5)
                     upstream.request("POST", self.path, body, {"Content-Type": self.headers["Content-Type"]})
@@ -388,12 +391,15 @@ def an_hour_without_network(stage):
 def while_it_catches_up(stage):
     """What waited leaves, and meanwhile the exporter dies three times."""
     stage.kill_exporter()
+    # The way is long: otherwise a fast machine would be through before anybody dies.
+    stage.witness.delay = 0.04
     stage.start_collector()
     for _ in range(3):
         stage.until_printed("what waited leaves", 40)
         time.sleep(DICE.uniform(0, 0.2))
         assert stage.exporter.waiting() > 0, "it died too late: nothing waited any more"
         stage.kill_exporter()
+    stage.witness.delay = 0
 
 
 START = re.compile(r"^(?=Span #\d|LogRecord #\d|ResourceSpans #|ResourceLog #|\S*\d{4}-\d\d-\d\dT)", re.M)
