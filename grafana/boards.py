@@ -435,6 +435,10 @@ def exporter():
               [(f"rate(process_cpu_seconds_total{{{INSTANCE}}}[$__rate_interval])\n"
                 "  and on (job, instance) agent_session_exporter_build_info", "{{instance}}")], "percentunit", (8, 8)),
         graph("Memory", "Resident memory.", [(ours("process_resident_memory_bytes"), "{{instance}}")], "bytes", (8, 8)),
+        graph("To OTLP", "Spans, log records and points per second, by what became of them; nothing where no collector is named.",
+              [(rate("otlp_items", "signal, result"), "{{signal}}: {{result}}")], "ops", (8, 8)),
+        graph("Waiting for OTLP", "Spans and log records that wait to be sent; it grows while the collector is away.",
+              [(own("otlp_spool_items"), "{{instance}}")], size=(8, 8)),
         graph("Open files", "File descriptors that are open.", [(ours("process_open_fds"), "{{instance}}")], size=(8, 8)),
         table("Open alerts", "Alerts about exporters that fire now; the watchdog always does. The name leads to the runbook.",
               open_alerts('alertname=~"AgentSessionExporter.*"'), ALERT_COLUMNS, size=(8, 8), sort="Since", units={"Since": "s"},

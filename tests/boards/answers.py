@@ -9,6 +9,7 @@ import contextlib
 import http.server
 import json
 import math
+import os
 import pathlib
 import re
 import shutil
@@ -35,7 +36,7 @@ LIVE = {
         "agent_session_exporter_build_info", "process_start_time_seconds", "process_resident_memory_bytes",
         "process_cpu_seconds_total",
         *(f"agent_session_exporter_{name}" for name in (
-            "ingest_lag_seconds", "last_scan_timestamp_seconds", "queue_length", "source_info", "source_up",
+            "ingest_lag_seconds", "last_scan_timestamp_seconds", "otlp_items_total", "otlp_spool_items", "queue_length", "source_info", "source_up",
             "source_last_record_timestamp_seconds", "store_bytes", "store_commits_total", "store_commit_failures_total",
             "store_commit_seconds", "watched_roots",
         )),
@@ -127,10 +128,10 @@ def within(what, test, limit=60):
 
 
 @contextlib.contextmanager
-def started(command, log):
+def started(command, log, **env):
     """A server, ended at the end."""
     with open(log, "w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=os.environ | env)
         try:
             yield process
         finally:
@@ -143,8 +144,8 @@ def started(command, log):
 
 
 @contextlib.contextmanager
-def exporter_of(binary, work):
-    """An exporter of a home with one rollout, its address."""
+def exporter_of(binary, work, collector):
+    """An exporter of a home with one rollout that sends to a collector, its address."""
     sessions = work / "home/.codex/sessions"
     sessions.mkdir(parents=True)
     (work / "state").mkdir()
@@ -153,7 +154,7 @@ def exporter_of(binary, work):
     port = free_port()
     command = [binary, "--home", str(work / "home"), "--state-dir", str(work / "state"), "--web.listen-address", f"127.0.0.1:{port}"]
     command += ["--max-sessions", "60", "--max-tracked", "60", "--history.max-age", "10000d"]
-    with started(command, work / "exporter.log"):
+    with started(command, work / "exporter.log", OTEL_EXPORTER_OTLP_ENDPOINT=f"http://{collector}"):
         address = f"http://127.0.0.1:{port}"
         within("the exporter is ready", lambda: fetch(f"{address}/-/ready") or True)
         yield address
@@ -181,7 +182,7 @@ def prometheus_of(work, targets):
 
 @contextlib.contextmanager
 def page_of(known):
-    """Serves the families that a lost connection would show, one more at every scrape."""
+    """Serves the families that a lost connection would show, one more at every scrape; takes what is sent by OTLP."""
     count = iter(range(1, 1_000_000))
 
     class Page(http.server.BaseHTTPRequestHandler):
@@ -195,6 +196,13 @@ def page_of(known):
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Type", "application/x-protobuf")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
 
         def log_message(self, *_):
             pass
@@ -306,8 +314,8 @@ def check_answers(binary, tables, queries, known):
         work = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory()))
         if time.time() < past().end + 3600:
             raise SystemExit("tests/boards: the clock of this machine is before the recordings")
-        address = stack.enter_context(exporter_of(binary, work))
         page = stack.enter_context(page_of(known))
+        address = stack.enter_context(exporter_of(binary, work, page))
         history.load(binary, address, work)
         prometheus = stack.enter_context(prometheus_of(work, [address.removeprefix("http://"), page]))
         check_history(prometheus, past())
