@@ -186,7 +186,12 @@ impl Tracer {
 
     /// Events that are due, with the spans of their runs.
     pub(super) fn drain_events(&mut self, key: &Owner, now: Timestamp, out: &mut Vec<(Timestamp, Outgoing)>) {
-        let due = self.traces.get_mut(key).map(|trace| trace.events.drain(now)).unwrap_or_default();
+        let Some(trace) =
+            self.traces.get_mut(key).filter(|t| t.events.next_due().is_some_and(|at| at <= now))
+        else {
+            return;
+        };
+        let due = trace.events.drain(now);
         for Waiting { due, run, mut record, .. } in due {
             let run = run.and_then(|key_of_run| {
                 let runs = &self.traces.get(key)?.runs;
