@@ -250,6 +250,9 @@ fn content_never_leaves() {
     let (home, state) = (folder.path().join("home"), folder.path().join("state"));
     let sessions = home.join(".codex/sessions/2026/11/29");
     fs::create_dir_all(&sessions).unwrap();
+    // What was over before there was a store is not told, and to plant takes long on a slow machine.
+    let (_, ended_well) = Exporter::start(&home, &state, &[]).ready().terminate();
+    assert!(ended_well);
     let mut planted = 0;
     for (i, path) in recordings().iter().enumerate() {
         let bytes = fs::read(path).unwrap();

@@ -80,12 +80,14 @@ pub(crate) fn search(
     wait_until("nothing waits any more", || waiting() == 0);
     let metrics = || collector.memory.requests().iter().filter(|r| r.taken && !r.metrics.is_empty()).count();
     wait_until("metrics came", || metrics() > 0);
+    // What is over is told when its end has passed: some of it only now.
+    wait_until("enough spans and log records came", || {
+        collector.memory.spans().len() >= least.0 && collector.memory.logs().len() >= least.1
+    });
     let requests = collector.memory.requests();
     assert!(requests.len() > refused.len());
     for request in &requests {
         clean("a request", &request.bytes);
         clean("headers of a request", format!("{} {:?}", request.path, request.headers).as_bytes());
     }
-    let (spans, logs) = (collector.memory.spans().len(), collector.memory.logs().len());
-    assert!(spans >= least.0 && logs >= least.1, "{spans} spans and {logs} log records came");
 }

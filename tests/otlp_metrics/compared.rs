@@ -10,7 +10,7 @@ use agent_session_exporter::views::selection::{Memory, Options, SeriesMode};
 
 use crate::common::owner::now;
 use crate::exposition::{Dialect, parse};
-use crate::stand::{Labels, Shown, fed, metrics, requests, shown, taken};
+use crate::stand::{Labels, Shown, metrics, requests, rested, shown, taken};
 
 /// What Prometheus makes of names: its setting `translation_strategy`.
 #[derive(Clone, Copy, Debug)]
@@ -77,13 +77,13 @@ fn unique(samples: impl Iterator<Item = ((String, Labels), f64)>) -> Series {
 
 #[test]
 fn every_sample_is_a_point_whatever_a_backend_makes_of_names() {
-    let (life, snapshot) = fed();
+    let (telemetry, snapshot) = rested();
     let now = now();
     let mut sizes = Vec::new();
     for mode in SeriesMode::ALL {
         let options = Options { mode, ..Options::default() };
-        let renderer = Renderer::new(options, life.telemetry.clone());
-        let metrics_of_moment = taken(&snapshot, &options, &life.telemetry, now);
+        let renderer = Renderer::new(options, telemetry.clone());
+        let metrics_of_moment = taken(&snapshot, &options, &telemetry, now);
         let body = renderer.render(&snapshot, now, Format::Text);
         let families = parse(&body, Dialect::Text).unwrap();
         let samples = families.iter().flat_map(|f| &f.samples);
@@ -118,18 +118,16 @@ fn every_sample_is_a_point_whatever_a_backend_makes_of_names() {
     let size = |of: &str| sizes.iter().find(|(mode, _)| *mode == of).unwrap().1;
     assert!(size("all") > size("full") && size("full") > size("attention"), "{sizes:?}");
     assert!(size("attention") > size("off"), "{sizes:?}");
-    life.end();
 }
 
 #[test]
 fn most_families_were_compared() {
-    let (life, snapshot) = fed();
+    let (telemetry, snapshot) = rested();
     let options = Options { mode: SeriesMode::All, ..Options::default() };
-    let seen = taken(&snapshot, &options, &life.telemetry, now());
+    let seen = taken(&snapshot, &options, &telemetry, now());
     let all = families::all().count();
     let seen = families::all().filter(|f| seen.iter().any(|m| m.name == f.name)).count();
     assert!(seen * 3 >= all * 2, "only {seen} of {all} have a series");
-    life.end();
 }
 
 /// A word that translation would move stands at the end already.
@@ -158,9 +156,9 @@ fn no_name_changes_by_translation() {
 
 #[test]
 fn sums_say_since_when_and_nothing_else_does() {
-    let (life, snapshot) = fed();
+    let (telemetry, snapshot) = rested();
     let now = now();
-    let metrics_of_moment = taken(&snapshot, &Options::default(), &life.telemetry, now);
+    let metrics_of_moment = taken(&snapshot, &Options::default(), &telemetry, now);
     let sent = requests(Limits::default()).of(metrics_of_moment, now);
     let nanos =
         |t: agent_session_exporter::event::Timestamp| u64::try_from(t.as_millis()).unwrap() * 1_000_000;
@@ -180,7 +178,6 @@ fn sums_say_since_when_and_nothing_else_does() {
         }
     }
     assert!(gauges > 50 && of_store > 50 && of_process > 5, "{gauges} {of_store} {of_process}");
-    life.end();
 }
 
 /// Sums go on over a restart with the start they had; what the process counts begins anew.
@@ -210,14 +207,13 @@ fn the_start_outlives_the_process() {
 /// Which sessions are shown while attention lingers does not depend on who asks.
 #[test]
 fn scrapes_and_exports_share_what_they_remember() {
-    let (life, snapshot) = fed();
+    let (telemetry, snapshot) = rested();
     let memory = Arc::new(Mutex::new(Memory::default()));
     let options = Options { mode: SeriesMode::Full, max_sessions: 1, ..Options::default() };
     let first = options.select(&snapshot, now(), &mut memory.lock().unwrap()).evicted;
     assert!(first > 0, "one of two has to go");
-    let renderer = Renderer::sharing(options, life.telemetry.clone(), memory);
+    let renderer = Renderer::sharing(options, telemetry.clone(), memory);
     drop(renderer.render(&snapshot, now(), Format::Text));
-    let evicted = life.telemetry.sessions_evicted.with_label_values(&["limit"]).get();
+    let evicted = telemetry.sessions_evicted.with_label_values(&["limit"]).get();
     assert_eq!(evicted, 0, "the scrape counts those again that the export had counted");
-    life.end();
 }

@@ -93,6 +93,13 @@ pub(crate) fn fed() -> (Life, Arc<Snapshot>) {
     (life, snapshot)
 }
 
+/// The same at rest, for comparisons: a store that goes on counts what it writes.
+pub(crate) fn rested() -> (Arc<Telemetry>, Arc<Snapshot>) {
+    let (life, _) = fed();
+    let telemetry = life.telemetry.clone();
+    (telemetry, life.end())
+}
+
 /// The points of a moment.
 pub(crate) fn taken(
     snapshot: &Snapshot,
