@@ -114,7 +114,7 @@ impl Encoder {
             .links
             .into_iter()
             .map(|link| {
-                let relation = KeyValue::new(Key::Relation.as_str(), link.relation);
+                let relation = KeyValue::new(Key::Relation.as_str(), text(link.relation));
                 Link::new(context(link.to), vec![relation], 0)
             })
             .collect();
@@ -138,7 +138,11 @@ impl Encoder {
 }
 
 fn event(event: SpanEvent) -> Event {
-    Event::new(event.name, moment(event.time), attributes(event.attributes), 0)
+    let name = match event.name {
+        Text::Word(word) => Cow::Borrowed(word),
+        Text::Name(name) => Cow::Owned(name.as_ref().to_owned()),
+    };
+    Event::new(name, moment(event.time), attributes(event.attributes), 0)
 }
 
 fn log_record(record: LogRecord) -> logs::LogRecord {
@@ -166,10 +170,16 @@ fn attributes(list: Vec<(Key, Value)>) -> Vec<KeyValue> {
     list.into_iter().map(|(key, value)| KeyValue::new(key.as_str(), any(value))).collect()
 }
 
+fn text(text: Text) -> StringValue {
+    match text {
+        Text::Word(word) => word.into(),
+        Text::Name(name) => name.into(),
+    }
+}
+
 fn any(value: Value) -> opentelemetry::Value {
     match value {
-        Value::Text(Text::Word(word)) => opentelemetry::Value::String(word.into()),
-        Value::Text(Text::Name(name)) => opentelemetry::Value::String(name.into()),
+        Value::Text(words) => opentelemetry::Value::String(text(words)),
         Value::Int(n) => opentelemetry::Value::I64(n),
         Value::Float(n) => opentelemetry::Value::F64(n),
         Value::Bool(yes) => opentelemetry::Value::Bool(yes),

@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::run::Advance;
 use super::{Context, Key, Link, LogRecord, Span, SpanEvent, SpanId, TraceId, Value};
 use crate::event::reduce::stable_hash;
 use crate::event::{
-    ActionKind, BlockReason, CallOutcome, Evidence, Id, Name, ProgressKind, Resolution, SessionId, SourceId,
-    Step, StepOutcome, Timestamp, ToolClass, TraceContext, Trigger,
+    ActionKind, BlockReason, CallOutcome, Id, Name, Resolution, SessionId, SourceId, Step, StepOutcome,
+    Timestamp, ToolClass, TraceContext, Trigger,
 };
 use crate::session::Facts;
 use crate::session::notes::RunOutcome;
@@ -173,7 +174,7 @@ pub(super) fn call(
     outcome: CallOutcome,
     exit_code: Option<i32>,
 ) -> Span {
-    let mut span = span(owner, context, Some(parent), format!("execute_tool {}", tool.as_str()), stretch);
+    let mut span = span(owner, context, Some(parent), ["execute_tool ", tool.as_str()].concat(), stretch);
     let attributes = &mut span.attributes;
     attributes.push((Key::OperationName, "execute_tool".into()));
     attributes.push((Key::ToolName, (&tool.0).into()));
@@ -222,10 +223,10 @@ pub(super) fn hold(
     span
 }
 
-pub(super) fn progress(time: Timestamp, kind: ProgressKind, evidence: Evidence, high: bool) -> SpanEvent {
+pub(super) fn progress(Advance { at, kind, evidence, high }: Advance) -> SpanEvent {
     SpanEvent {
-        time,
-        name: "agent_session.progress".to_owned(),
+        time: at,
+        name: "agent_session.progress".into(),
         attributes: vec![
             (Key::ProgressKind, kind.as_str().into()),
             (Key::Evidence, evidence.as_str().into()),
@@ -275,7 +276,7 @@ pub(super) fn called_by(span: &mut Span, callers: &[TraceContext]) {
         match caller.span {
             Some(id) => {
                 let to = Context { trace: TraceId(caller.trace), span: SpanId(id) };
-                span.links.push(Link { to, relation: "caller".to_owned() });
+                span.links.push(Link { to, relation: "caller".into() });
             }
             None if span.attributes.iter().all(|(key, _)| *key != Key::AgentTrace) => {
                 span.attributes.push((Key::AgentTrace, caller.trace_text().into()));

@@ -180,7 +180,7 @@ impl Tracer {
         let events = &mut self.traces.entry(key.clone()).or_default().events;
         if events.see(&key, facts, derived, epoch, now) {
             self.expect(now);
-            self.dirty.insert(key);
+            self.changed(key);
         }
     }
 

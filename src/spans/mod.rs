@@ -90,7 +90,7 @@ pub struct SpanEvent {
     /// When.
     pub time: Timestamp,
     /// What.
-    pub name: String,
+    pub name: Text,
     /// What is known of it.
     pub attributes: Vec<(Key, Value)>,
 }
@@ -101,7 +101,7 @@ pub struct Link {
     /// Which.
     pub to: Context,
     /// What it has to do with this one: `previous_run`, `forked_from`, `caller`.
-    pub relation: String,
+    pub relation: Text,
 }
 
 /// A log record: a step that began, or an event of high level.

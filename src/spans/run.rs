@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Context, SpanEvent, SpanId};
-use crate::event::{Id, SessionId, Step, Timestamp};
+use super::{Context, SpanId};
+use crate::event::{Evidence, Id, ProgressKind, SessionId, Step, Timestamp};
 use crate::session::notes::RunKey;
 
 /// Steps and calls of one run that others may hang on.
@@ -23,9 +23,18 @@ pub(super) struct Run {
     pub(super) place: Option<Place>,
     /// Steps, and calls that may have started others: what they are, since when, until when.
     pub(super) marks: Vec<Mark>,
-    pub(super) events: Vec<(Timestamp, SpanEvent)>,
+    pub(super) events: Vec<Advance>,
     pub(super) dropped_events: u32,
     pub(super) usage: [u64; 5],
+}
+
+/// A fact of progress in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Advance {
+    pub(super) at: Timestamp,
+    pub(super) kind: ProgressKind,
+    pub(super) evidence: Evidence,
+    pub(super) high: bool,
 }
 
 /// Where a run hangs.
@@ -82,11 +91,15 @@ impl Run {
         (self.key.clone(), self.generation)
     }
 
+    pub(super) fn is(&self, id: &(RunKey, u8)) -> bool {
+        self.generation == id.1 && self.key == id.0
+    }
+
     /// Takes what was noted of the same run under another name.
     pub(super) fn merge(&mut self, other: Self) {
         self.since = self.since.min(other.since);
         other.marks.into_iter().for_each(|mark| self.mark(mark));
-        other.events.into_iter().for_each(|(at, event)| self.event(at, event));
+        other.events.into_iter().for_each(|event| self.event(event));
         self.dropped_events = self.dropped_events.saturating_add(other.dropped_events);
         for (sum, n) in self.usage.iter_mut().zip(other.usage) {
             *sum = sum.saturating_add(n);
@@ -104,13 +117,13 @@ impl Run {
         }
     }
 
-    pub(super) fn event(&mut self, at: Timestamp, event: SpanEvent) {
+    pub(super) fn event(&mut self, event: Advance) {
         if self.events.len() >= super::MAX_EVENTS {
             self.dropped_events = self.dropped_events.saturating_add(1);
             return;
         }
-        let place = self.events.partition_point(|(known, _)| *known <= at);
-        self.events.insert(place, (at, event));
+        let place = self.events.partition_point(|known| known.at <= event.at);
+        self.events.insert(place, event);
     }
 
     /// The call that started a sub-agent in this stretch. Of several that are open at once each starts one, the first of

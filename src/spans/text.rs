@@ -25,6 +25,12 @@ impl Text {
     }
 }
 
+impl std::fmt::Display for Text {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 impl PartialEq for Text {
     fn eq(&self, other: &Self) -> bool {
         self.as_str() == other.as_str()

@@ -11,13 +11,13 @@ mod tell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 
-use super::build::{self, Parts};
+use super::build::Parts;
 use super::events::Events;
 use super::parts;
-use super::run::{Mark, MarkOf, Place, Run};
+use super::run::{Advance, Mark, MarkOf, Place, Run};
 use super::told::Told;
 use super::{Context, Link, Outgoing, SpanId, TraceId, exemplars};
 use crate::event::{Id, OrchestrationState, SessionId, SourceId, Timestamp};
@@ -45,7 +45,8 @@ pub struct Tracer {
     pub(super) traces: HashMap<Key, Trace>,
     /// Orchestrations by the sessions of the agents that work for them.
     employers: HashMap<SessionId, Key>,
-    pub(super) dirty: HashSet<Key>,
+    /// Those whose rows changed, each once for as long as it is known.
+    dirty: Vec<Key>,
     /// Spans that could not be told, since the last call.
     lost: u64,
     pub(super) exemplars: Arc<Exemplars>,
@@ -63,6 +64,9 @@ pub(super) struct Trace {
     waiting: VecDeque<Waiting>,
     told: Told,
     pub(super) events: Events,
+    /// Whether its row changed.
+    #[serde(skip)]
+    dirty: bool,
 }
 
 /// Something that is told when it is due.
@@ -90,7 +94,12 @@ impl Tracer {
         if facts.info.forked_from.is_some() {
             trace.forked_from.clone_from(&facts.info.forked_from);
         }
-        // What is folded again mostly says the same again.
+        // What is folded again mostly says the same again, and in the same order.
+        let same = noted.iter().zip(taken_back).take_while(|(new, old)| new == old).count();
+        let (noted, taken_back) = (&noted[same..], &taken_back[same..]);
+        if noted.is_empty() && taken_back.is_empty() {
+            return;
+        }
         let mut again: Vec<&Note> = taken_back.iter().collect();
         let mut fresh = Vec::with_capacity(noted.len());
         for note in noted {
@@ -111,7 +120,9 @@ impl Tracer {
             self.lost += u64::from(!trace.note(&key, facts, note, now));
             self.lost += u64::from(!trace.events.note(&key, note, now));
         }
-        self.dirty.insert(key);
+        if !std::mem::replace(&mut trace.dirty, true) {
+            self.dirty.push(key);
+        }
         self.expect(now.plus(SETTLED_MS));
     }
 
@@ -122,8 +133,16 @@ impl Tracer {
         if let Some(trace) = self.traces.get_mut(&key) {
             trace.waiting.iter_mut().for_each(|w| w.due = now);
             trace.events.hurry(now);
-            self.dirty.insert(key);
+            self.changed(key);
             self.expect(now);
+        }
+    }
+
+    /// There is something to keep of a session.
+    pub(super) fn changed(&mut self, key: Key) {
+        let known = self.traces.get_mut(&key).is_some_and(|trace| std::mem::replace(&mut trace.dirty, true));
+        if !known {
+            self.dirty.push(key);
         }
     }
 
@@ -164,18 +183,18 @@ impl Tracer {
             if let Some(at) = self.traces.get(&key).and_then(Trace::next_due) {
                 self.expect(at);
             }
-            self.dirty.insert(key);
+            self.changed(key);
         }
-        out.sort_by_key(|(due, _)| *due);
+        // They are large and mostly in order: moved once each.
+        out.sort_by_cached_key(|(due, _)| *due);
         out.into_iter().map(|(_, outgoing)| outgoing).collect()
     }
 
     fn drain_one(&mut self, key: &Key, now: Timestamp, out: &mut Vec<(Timestamp, Outgoing)>) {
         let Some(trace) = self.traces.get_mut(key) else { return };
-        let due = trace.waiting.partition_point(|w| w.due <= now);
-        let due: Vec<Waiting> = trace.waiting.drain(..due).collect();
+        out.reserve(trace.waiting.iter().take_while(|w| w.due <= now).count());
         let mut last: Option<((RunKey, u8), Place)> = None;
-        for waiting in due {
+        while let Some(waiting) = self.traces.get_mut(key).and_then(|trace| trace.next(now)) {
             // Mostly all of it is of one run.
             let known = last.as_ref().filter(|(run, _)| *run == waiting.run).map(|(_, place)| *place);
             let Some(place) = known.or_else(|| self.place_of(key, &waiting.run, 0)) else {
@@ -247,14 +266,14 @@ impl Tracer {
         let before = at.checked_sub(1).map(|before| trace.runs[before].id());
         let forked_from = trace.forked_from.clone().filter(|_| before.is_none());
         if let Some(place) = before.and_then(|before| self.place_of(key, &before, 0)) {
-            links.push(Link { to: place.context, relation: "previous_run".to_owned() });
+            links.push(Link { to: place.context, relation: "previous_run".into() });
         }
         if let Some(from) = forked_from {
             let from = (key.0.clone(), from);
             let last =
                 self.traces.get(&from).and_then(|t| t.runs.iter().rfind(|r| r.since <= since)).map(Run::id);
             if let Some(place) = last.and_then(|last| self.place_of(&from, &last, 0)) {
-                links.push(Link { to: place.context, relation: "forked_from".to_owned() });
+                links.push(Link { to: place.context, relation: "forked_from".into() });
             }
         }
         links
@@ -269,7 +288,8 @@ impl Tracer {
     pub fn changes(&mut self) -> Vec<(Key, Option<Vec<u8>>)> {
         let dirty = std::mem::take(&mut self.dirty);
         let row = |key: Key| {
-            let row = self.traces.get(&key).map(|trace| {
+            let row = self.traces.get_mut(&key).map(|trace| {
+                trace.dirty = false;
                 postcard::to_allocvec(trace).expect("a trace is made of types that always serialise")
             });
             (key, row)
@@ -296,7 +316,7 @@ impl Tracer {
         traces.retain(|key, trace| {
             let stays = !trace.waiting.is_empty() || !trace.events.is_empty() || lives(&key.0, &key.1);
             if !stays {
-                dirty.insert(key.clone());
+                dirty.push(key.clone());
             }
             stays
         });
@@ -371,7 +391,7 @@ impl Trace {
         self.runs.insert(at, run);
         if self.runs.len() > MAX_RUNS {
             // The oldest that nothing waits for.
-            let idle = |run: &Run| !self.waiting.iter().any(|w| w.run == run.id());
+            let idle = |run: &Run| !self.waiting.iter().any(|w| run.is(&w.run));
             if let Some(i) = self.runs.iter().position(idle) {
                 self.runs.remove(i);
             }
@@ -382,8 +402,14 @@ impl Trace {
         self.waiting.front().map(|w| w.due).into_iter().chain(self.events.next_due()).min()
     }
 
+    /// The next thing that is due by now.
+    fn next(&mut self, now: Timestamp) -> Option<Waiting> {
+        self.waiting.front().filter(|w| w.due <= now)?;
+        self.waiting.pop_front()
+    }
+
     fn index_of(&self, run: &(RunKey, u8)) -> Option<usize> {
-        self.runs.iter().rposition(|known| known.key == run.0 && known.generation == run.1)
+        self.runs.iter().rposition(|known| known.is(run))
     }
 
     /// Takes a note; false where there is no room for it.
@@ -423,8 +449,8 @@ impl Trace {
                 }
                 return true;
             }
-            What::Progress { kind, evidence, high } => {
-                run.event(note.at, build::progress(note.at, *kind, *evidence, *high));
+            &What::Progress { kind, evidence, high } => {
+                run.event(Advance { at: note.at, kind, evidence, high });
                 return true;
             }
             What::TaskBegan(call) => {
@@ -521,11 +547,14 @@ impl Trace {
         let run = &mut self.runs[at];
         let (id, key, since) = (run.id(), run.key.clone(), run.since);
         // One that was entered with the end itself had no time in it, unless it was announced already.
-        let idle = |w: &Waiting| w.run == id && w.note.at >= end && matches!(w.note.what, What::StepBegan(_));
+        let idle = |w: &Waiting| matches!(w.note.what, What::StepBegan(_)) && w.note.at >= end && w.run == id;
         let unsaid: Vec<Timestamp> = self.waiting.iter().filter(|w| idle(w)).map(|w| w.note.at).collect();
-        self.waiting.retain(|w| !idle(w));
-        run.marks
-            .retain(|m| m.until.is_some() || !unsaid.contains(&m.since) || !matches!(m.of, MarkOf::Step(_)));
+        if !unsaid.is_empty() {
+            self.waiting.retain(|w| !idle(w));
+            run.marks.retain(|m| {
+                m.until.is_some() || !unsaid.contains(&m.since) || !matches!(m.of, MarkOf::Step(_))
+            });
+        }
         let run = &mut self.runs[at];
         let mut steps = Vec::new();
         for i in 0..run.marks.len() {

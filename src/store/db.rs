@@ -17,7 +17,7 @@ use crate::event::{Cursor, Timestamp};
 use crate::telemetry::OWN_TRACES;
 
 /// Version of the tables and of what is in them. A file of another version is set aside.
-pub const FORMAT: u32 = 6;
+pub const FORMAT: u32 = 7;
 /// Pages redb may keep in memory.
 const CACHE_BYTES: usize = 16 * 1024 * 1024;
 /// Name of the state file in its folder.

@@ -55,7 +55,7 @@ fn a_span_is_sent_as_it_is() {
     assert_eq!(span.status.as_ref().unwrap().code, 2, "the fifth failed");
     assert_eq!(span.status.as_ref().unwrap().message, "");
     assert_eq!(span.dropped_events_count, 2);
-    assert_eq!(span.events[0].name, "agent_session.progress");
+    assert_eq!(span.events[0].name.as_str(), "agent_session.progress");
     assert_eq!(span.events[0].time_unix_nano, 1_795_966_474_689_000_000);
     assert_eq!(shown(&span.events[0].attributes), "agent_session.progress.kind=commit");
     assert_eq!(span.links[0].span_id, given.links[0].to.span.0);

@@ -27,13 +27,13 @@ pub(crate) fn span(n: u64) -> Span {
         ],
         events: vec![SpanEvent {
             time: at(1),
-            name: "agent_session.progress".to_owned(),
+            name: "agent_session.progress".into(),
             attributes: vec![(Key::ProgressKind, Value::from("commit"))],
         }],
         dropped_events: u32::try_from(n % 3).unwrap(),
         links: vec![Link {
             to: Context { trace: TraceId::of(n / 50 + 1), span: SpanId::of(n + 1) },
-            relation: "previous_run".to_owned(),
+            relation: "previous_run".into(),
         }],
         failed: n.is_multiple_of(5),
     }

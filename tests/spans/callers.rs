@@ -43,7 +43,7 @@ fn runs(lines: &[Json]) -> Vec<Span> {
 
 /// Last bytes of trace and span of each link to a caller.
 fn callers(run: &Span) -> Vec<(u8, u8)> {
-    let own = run.links.iter().filter(|link| link.relation == "caller");
+    let own = run.links.iter().filter(|link| link.relation.as_str() == "caller");
     own.map(|link| (link.to.trace.0[15], link.to.span.0[7])).collect()
 }
 

@@ -184,7 +184,7 @@ fn a_restart_at_any_line_tells_the_same_spans() {
         .into_iter()
         .map(|s| (s.context.span.0, s))
         .collect();
-    assert!(wanted.values().any(|span| span.links.iter().any(|link| link.relation == "caller")));
+    assert!(wanted.values().any(|span| span.links.iter().any(|link| link.relation.as_str() == "caller")));
     for cut in (0..events.len()).step_by(8) {
         let (disk, hand): (_, &'static AtomicI64) = (Disk::default(), Box::leak(Box::default()));
         hand.store(ts(STARTED).as_millis(), Ordering::SeqCst);

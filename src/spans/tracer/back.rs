@@ -1,7 +1,7 @@
 //! Notes that no longer hold, because what they are from is folded again.
 
-use super::super::run::{Mark, MarkOf};
-use super::super::{build, parts};
+use super::super::parts;
+use super::super::run::{Advance, Mark, MarkOf};
 use super::{Key, Trace, call_span, step_on_span, step_span};
 use crate::session::notes::{Note, What};
 
@@ -24,9 +24,9 @@ impl Trace {
                     *sum = sum.saturating_sub(*n);
                 }
             }
-            What::Progress { kind, evidence, high } => {
-                let event = build::progress(note.at, *kind, *evidence, *high);
-                match run.events.iter().position(|(_, known)| *known == event) {
+            &What::Progress { kind, evidence, high } => {
+                let event = Advance { at: note.at, kind, evidence, high };
+                match run.events.iter().position(|known| *known == event) {
                     Some(at) => drop(run.events.remove(at)),
                     None => run.dropped_events = run.dropped_events.saturating_sub(1),
                 }

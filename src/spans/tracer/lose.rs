@@ -65,7 +65,7 @@ impl Tracer {
         if let Some(at) = trace.runs.iter().rposition(|known| known.key == run) {
             trace.runs[at].given_up = true;
         }
-        self.dirty.insert(key);
+        self.changed(key);
         self.expect(now.plus(SETTLED_MS));
     }
 
@@ -90,7 +90,7 @@ impl Tracer {
         if let Some(known) = trace.runs.iter().rposition(|run| run.key == key) {
             trace.runs[known].given_up = true;
         }
-        self.dirty.insert(owner);
+        self.changed(owner);
         self.expect(now.plus(SETTLED_MS));
     }
 }

@@ -64,7 +64,7 @@ impl Trace {
                 span.links = links;
                 build::called_by(&mut span, callers);
                 (span.events, span.dropped_events) = (
-                    std::mem::take(&mut run.events).into_iter().map(|(_, e)| e).collect(),
+                    std::mem::take(&mut run.events).into_iter().map(build::progress).collect(),
                     run.dropped_events,
                 );
                 span
