@@ -303,7 +303,7 @@ fn a_session_behind_hundreds_of_newer_ones_is_found() {
     let mut told = Told::new();
     told.works("ses_old");
     let now = Timestamp::from_millis(told.at + 2_000);
-    for (newer, project) in [(250, Some("project")), (500, None)] {
+    for (newer, project) in [(250, Some("project")), (2_500, Some("project")), (3_500, None)] {
         let mut late = Play::new();
         late.world = told.play.world.clone();
         for n in 0..newer {

@@ -36,8 +36,10 @@ const NEXT_HISTORY: u32 = 9;
 const NEXT_PERMISSIONS: u32 = 10;
 const NEXT_QUESTIONS: u32 = 11;
 
-/// Sessions that are listed; the server's own default is 100.
+/// Sessions of one page of the list; the server's own default is 100.
 const LISTED: usize = 300;
+/// Pages of the list. Only a list that is complete allows the question for the history.
+const MAX_PAGES: usize = 10;
 /// Messages of a session that are looked at where its newest are not known.
 const MESSAGES: usize = 50;
 /// Sequence beyond any: of a session with it nothing is told. A server tells *everything* of those not named at all.
@@ -62,8 +64,12 @@ pub(super) struct Survey {
     open: usize,
     /// Records heard when a question was asked, by tag and subject.
     since: HashMap<(u32, Option<Arc<str>>), u64>,
+    /// Questions of this catching up that were answered as they should be.
+    good: usize,
     /// Sessions as they were listed.
     listed: HashMap<SessionId, Listed>,
+    /// Pages of the list so far.
+    pages: usize,
     /// The list has all there are.
     complete: bool,
     /// The directory the server was started in, if that is sure.
@@ -134,6 +140,11 @@ impl Survey {
     }
 }
 
+/// Whether this may be where a page begins: the server counts in milliseconds.
+fn is_cursor(text: &str) -> bool {
+    (1..=20).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit())
+}
+
 /// A query that names a directory.
 fn within(path: &str, directory: &str) -> String {
     format!("{path}?directory={}", utf8_percent_encode(directory, NON_ALPHANUMERIC))
@@ -149,11 +160,15 @@ impl Opencode {
         said.asks.push(ask);
     }
 
-    /// The first questions of a connection.
+    /// The first question of a connection; what else is asked depends on which sessions there are.
     pub(super) fn survey_everything(&mut self, _: Timestamp, said: &mut Said) {
         self.survey.stop();
         self.survey.holding = true;
         self.ask(Ask::get(LIST, format!("/experimental/session?limit={LISTED}&archived=true")), said);
+    }
+
+    /// The questions after the list, with or without one.
+    fn survey_the_rest(&mut self, said: &mut Said) {
         if self.has_open_sessions() {
             self.ask(Ask::get(HERE, format!("/session?limit={LISTED}")), said);
         }
@@ -214,9 +229,11 @@ impl Opencode {
     ) -> Result<(), DecodeError> {
         let since = self.survey.since.remove(&(ask.tag, ask.about.clone())).unwrap_or(self.count);
         self.survey.open = self.survey.open.saturating_sub(1);
+        self.survey.good += usize::from(answer.as_ref().is_ok_and(|answer| answer.status == 200));
         let result = self.heard(ask, answer, since, now, said);
-        if self.survey.open == 0 {
-            self.survey.holding = false;
+        if self.survey.open == 0 && std::mem::take(&mut self.survey.holding) {
+            // It has a stream, but not one of the answers of this server.
+            said.give_up |= self.survey.good == 0;
         }
         result
     }
@@ -230,10 +247,8 @@ impl Opencode {
         said: &mut Said,
     ) -> Result<(), DecodeError> {
         let session = ask.about.as_deref().map(|about| self.common.session(about));
-        let (status, body) = match answer {
-            Ok(answer) => (answer.status, std::str::from_utf8(&answer.body).map_err(|_| DecodeError::Json)?),
-            Err(_) => (0, ""),
-        };
+        let status = answer.as_ref().map_or(0, |answer| answer.status);
+        let body = answer.as_ref().ok().and_then(|answer| std::str::from_utf8(&answer.body).ok());
         if ask.tag == PAGE && status == 404 {
             if let Some(id) = &session
                 && let Some(known) = self.sessions.get(id)
@@ -245,24 +260,41 @@ impl Opencode {
             return Ok(());
         }
         if status != 200 {
-            // Without history the newest messages have to do.
-            if ask.tag == HISTORY {
-                self.ask_pages(&self.in_question(), said);
+            match ask.tag {
+                LIST => self.survey_the_rest(said),
+                // Without history the newest messages have to do.
+                HISTORY => self.ask_pages(&self.in_question(), said),
+                _ => {}
             }
             return Ok(());
         }
-        let body = json(body).ok_or(DecodeError::Json)?;
+        let body = body.and_then(json).filter(|body| ask.tag != LIST || body.get().starts_with('['));
+        let Some(body) = body else {
+            if ask.tag == LIST {
+                self.survey_the_rest(said);
+            }
+            return Err(DecodeError::Json);
+        };
         let scope = ask.about.as_deref().map(|about| self.common.hash(about));
         match ask.tag {
             LIST => {
-                self.survey.complete = answer.as_ref().is_ok_and(|a| a.next.is_none());
                 self.list(Some(body));
+                let next = answer.as_ref().ok().and_then(|answer| answer.next.as_deref());
+                self.survey.complete = next.is_none();
+                self.survey.pages += 1;
+                let next = next.filter(|next| is_cursor(next) && self.survey.pages < MAX_PAGES);
+                if let Some(next) = next {
+                    let path = format!("/experimental/session?limit={LISTED}&archived=true&cursor={next}");
+                    self.ask(Ask::get(LIST, path), said);
+                    return Ok(());
+                }
                 // One that is not there any more was deleted, unless it says otherwise itself.
                 let complete = self.survey.complete;
                 let listed = &self.survey.listed;
                 let absent = self.sessions.all.keys().filter(|id| complete && !listed.contains_key(id));
                 let absent: Vec<SessionId> = absent.take(MAX_DIRECTORIES).cloned().collect();
                 self.ask_pages(&absent, said);
+                self.survey_the_rest(said);
             }
             HERE => {
                 let all: Vec<Info<'_>> = list(Some(body));
@@ -303,7 +335,6 @@ impl Opencode {
     }
 
     fn list(&mut self, body: Raw<'_>) {
-        self.survey.listed.clear();
         for info in list::<Info<'_>>(body).into_iter().take(LISTED) {
             let Some(id) = text(info.id) else { continue };
             let directory = text(info.directory);
@@ -372,7 +403,7 @@ impl Opencode {
                 !s.v2 && !wanted.contains(&s.id) && (s.seq.is_some() || singly > 0)
             });
             let others: Vec<SessionId> = others.map(|s| s.id.clone()).collect();
-            if self.survey.complete && self.survey.listed.len() <= LISTED {
+            if self.survey.complete {
                 wanted.extend(others);
             }
         }
@@ -391,7 +422,7 @@ impl Opencode {
         let (mut with, mut without) = (Vec::new(), Vec::new());
         for id in wanted {
             match self.sessions.all.get(&id).and_then(|s| s.seq) {
-                Some(seq) if self.survey.complete && all.len() <= LISTED => with.push((id, seq)),
+                Some(seq) if self.survey.complete => with.push((id, seq)),
                 _ => without.push(id),
             }
         }
