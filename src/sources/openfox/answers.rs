@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::known::{FlowStatus, Known, Pending, Run};
 use super::runs::Verdict;
 use super::wire::{
-    Config, Confirmation, Page, Row, Status, flag, from_line, list, moment, pairs, text, word,
+    Config, Confirmation, Page, Row, Status, flag, from_line, json, list, moment, pairs, text, word,
 };
 use super::{MAX_ID, OpenFox, Out, encoded, frames, mode_of};
 use crate::event::{ActionKind, BlockReason, Fact, Resolution, SessionId, Timestamp, Writer};
@@ -139,7 +139,7 @@ impl OpenFox {
                 let read = match (good, answer) {
                     (Some(answer), _) => self.status(&id, &answer.body, now, said),
                     (None, Ok(answer)) if answer.status == 404 => {
-                        self.deleted(&id, now, said);
+                        self.without_status(&id, now, said);
                         Ok(())
                     }
                     _ => Ok(()),
@@ -152,6 +152,24 @@ impl OpenFox {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The server has no status of this session: it was deleted, unless the list has it. Servers before 2.0.119 have
+    /// none at all; then, where nobody listened, what the list says has to do.
+    fn without_status(&mut self, id: &SessionId, now: Timestamp, said: &mut Said) {
+        let Some(known) = self.sessions.get(id) else { return };
+        if known.unlisted {
+            return self.deleted(id, now, said);
+        }
+        let first = self.polls.catching_up();
+        self.with(id, now, said, |known, out| {
+            known.doubt = None;
+            if let Some(running) = known.listed.filter(|running| first && *running != known.runs()) {
+                let state = json(if running { r#""running""# } else { "null" });
+                known.status(&Status { state, ..Status::default() }, first, out);
+            }
+        });
+        self.dirty = true;
     }
 
     /// A server without the list is none of ours; one that merely failed once is asked again.
@@ -222,6 +240,7 @@ impl OpenFox {
             ask = first;
         }
         let changed = self.with(id, now, said, |known, out| {
+            known.listed = Some(running);
             let news = known.take_row(row, out);
             if news && std::mem::take(&mut known.told) {
                 known.introduce(out);
