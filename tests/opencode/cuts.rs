@@ -203,3 +203,29 @@ fn what_was_missed_among_hundreds_of_sessions_is_made_up_for() {
     }
     assert_eq!(idle_when_lost, 4, "the history was asked");
 }
+
+/// Sessions that came and went while nobody listened are found by the list.
+#[test]
+fn sessions_that_came_and_went_meanwhile_are_told() {
+    let mut differ = Vec::new();
+    for how in [Cut::Connection(10_000), Cut::Exporter(10_000)] {
+        for scenario in
+            ["edit_task", "subagent", "model_errors", "abort", "todo_steps", "retry_abort", "compaction"]
+        {
+            let whole = end(&Play::whole(scenario));
+            let got = end(&cut(scenario, 5, how));
+            for (session, (state, numbers)) in &whole {
+                let Some((cut_state, cut_numbers)) = got.get(session) else {
+                    differ.push(format!("{scenario} {how:?}: {session} is not known ({state} {numbers})"));
+                    continue;
+                };
+                if (cut_state, cut_numbers) != (state, numbers) {
+                    differ.push(format!(
+                        "{scenario} {how:?}: {cut_state} {cut_numbers}\n    not {state} {numbers}"
+                    ));
+                }
+            }
+        }
+    }
+    assert!(differ.is_empty(), "{}", differ.join("\n"));
+}
