@@ -44,6 +44,8 @@ pub(super) struct Polls {
     round: Option<Round>,
     listed: Option<Timestamp>,
     soon: bool,
+    /// The next list is needed to its end.
+    whole: bool,
     /// Sessions whose status the first look waits for.
     waits: HashSet<SessionId>,
     asked_version: bool,
@@ -71,6 +73,11 @@ impl Polls {
 
     pub(super) fn list_soon(&mut self) {
         self.soon = true;
+    }
+
+    /// Who is gone shows only in all of it.
+    pub(super) fn list_all_soon(&mut self) {
+        (self.soon, self.whole) = (true, true);
     }
 
     pub(super) fn catching_up(&self) -> bool {
@@ -212,7 +219,11 @@ impl OpenFox {
         self.confirmations(&page, &round, now, said);
         round.pages += 1;
         if flag(page.has_more) && !rows.is_empty() {
-            if round.pages < MAX_PAGES {
+            // The newest come first. Once all is known, what lies behind those at work is not news, and the server says
+            // what was deleted.
+            let seen = |known: &Known| !known.is_open() || round.there.contains(&known.id);
+            let enough = !self.polls.first && !self.polls.whole && self.sessions.values().all(seen);
+            if round.pages < MAX_PAGES && !enough {
                 let path = format!("/api/sessions?limit={PAGE}&offset={}", round.pages * PAGE);
                 said.asks.push(Ask::get(LIST, path));
                 self.polls.round = Some(round);
@@ -304,6 +315,7 @@ impl OpenFox {
     /// The list was read, to its end or as far as it is.
     fn listed(&mut self, round: &Round, complete: bool, now: Timestamp, said: &mut Said) {
         let first = std::mem::take(&mut self.polls.first);
+        self.polls.whole = false;
         let mut waits = Vec::new();
         let mut asked = 0;
         self.with_each(now, said, |known, out| {
