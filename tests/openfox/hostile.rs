@@ -201,7 +201,7 @@ fn of_many_sessions_only_the_newest_are_listed_again() {
     let last = br#"{"sessions":[{"id":"y"}],"hasMore":false}"#;
     let mut play = Play::new(&recording);
     let mut said = Said::default();
-    let mut pages = |play: &mut Play<'_>, said: &mut Said| {
+    let pages = |play: &mut Play<'_>, said: &mut Said| {
         let mut pages = 0;
         while let Some(ask) = said.asks.pop() {
             let body: &[u8] = if pages < 3 { more } else { last };
