@@ -163,7 +163,7 @@ impl AskError {
     }
 
     /// What this status means, where it is no success.
-    pub(super) fn of_status(status: u16) -> Self {
+    pub(crate) fn of_status(status: u16) -> Self {
         match status {
             200..=299 => Self::Protocol,
             401 | 403 => Self::Login,

@@ -2,7 +2,7 @@
 
 use agent_session_exporter::event::{Event, Name};
 use agent_session_exporter::sources::gobby::LIVE;
-use agent_session_exporter::sources::live::{Answer, Opening, Peer, Said};
+use agent_session_exporter::sources::live::{Answer, AskError, Opening, Peer, Said};
 use agent_session_exporter::sources::{DecodeError, Record};
 use serde_json::{Value, json};
 
@@ -309,5 +309,28 @@ fn no_content_is_in_an_event_or_in_what_is_kept() {
     assert!(events.len() > 150, "{}", events.len());
     for event in events {
         assert!(!format!("{event:?}").contains(MARKER), "{event:?}");
+    }
+}
+
+/// Whatever else listens on those ports may open a WebSocket, too.
+#[test]
+fn what_has_no_list_of_sessions_is_no_daemon() {
+    let answer = |status: u16| Ok(Answer { status, body: b"{\"sessions\": []}".to_vec(), next: None });
+    for (reply, gives_up) in [
+        (Err(AskError::Connection), true),
+        (Err(AskError::ContentType), true),
+        (Err(AskError::Redirect), true),
+        (answer(404), true),
+        (answer(500), false),
+        (answer(200), false),
+    ] {
+        let mut bare = Bare::new();
+        let mut said = Said::default();
+        bare.peer.connected(at(1), &mut said);
+        while let Some(ask) = said.asks.pop() {
+            bare.peer.answered(&ask, &reply, at(1), &mut said).unwrap();
+        }
+        assert_eq!(said.give_up, gives_up, "{reply:?}");
+        assert!(!bare.peer.catching_up());
     }
 }

@@ -401,3 +401,34 @@ fn an_answer_that_the_stream_overtook_says_nothing_of_stops() {
     replay.peer.answered(&ask, &answer, replay.now, &mut said).unwrap();
     assert!(said.events.is_empty(), "{:?}", said.events);
 }
+
+/// 0.4 does not tell that a call failed, and a turn may last for hours: what the agent left behind is not in flight.
+#[test]
+fn a_call_whose_end_is_not_told_is_over_once_many_others_came_and_went() {
+    let mut replay = started(true, "ses-a");
+    let call = |n: u32| json!({"tool_name": "Bash", "tool_input": {"command": format!("run {n}")}, "tool_use_id": format!("t{n}")});
+    let ended = |n: u32| {
+        let mut data = call(n);
+        data["tool_response"] = json!({"exit_code": 0});
+        data
+    };
+    now(&mut replay, "pre-tool-use", call(0));
+    let mut child = call(1_000);
+    child["agent_id"] = json!("sub");
+    now(&mut replay, "pre-tool-use", child);
+    for n in 1..=20 {
+        assert_eq!(replay.facts("ses-a").open_calls.len(), 1, "{n}");
+        now(&mut replay, "pre-tool-use", call(n));
+        now(&mut replay, "post-tool-use", ended(n));
+    }
+    let facts = replay.facts("ses-a");
+    assert_eq!((facts.open_calls.len(), facts.calls.total, facts.calls.failed), (0, 21, 0));
+    assert_eq!(replay.facts("ses-a:sub").open_calls.len(), 1, "another agent's calls say nothing of its own");
+    // Failures without end push no call out of sight that ends.
+    for n in 0..200 {
+        now(&mut replay, "pre-tool-use", call(2_000 + n));
+    }
+    now(&mut replay, "pre-tool-use", call(3_000));
+    now(&mut replay, "post-tool-use", ended(3_000));
+    assert_eq!(replay.facts("ses-a").calls.total, 21 + 201, "each once");
+}

@@ -1,6 +1,8 @@
 //! The connection goes after every tenth record and comes back, at once or after some records were missed; or the
 //! exporter itself ends there and begins again with what it had saved.
 
+use serde_json::json;
+
 use super::folded::{Folded, story, words};
 use super::play::Play;
 use super::recorded::{connections, scenarios};
@@ -18,7 +20,10 @@ enum Cut {
 const EVERY: usize = 10;
 
 fn cut(scenario: &str, at: usize, how: Cut) -> Play {
-    let mut play = Play::new();
+    cut_in(Play::new(), scenario, at, how)
+}
+
+fn cut_in(mut play: Play, scenario: &str, at: usize, how: Cut) -> Play {
     let mut n = 0;
     let mut missing = 0;
     for (i, lines) in connections(scenario).iter().enumerate() {
@@ -176,4 +181,51 @@ fn cuts_that_were_hard_stay_whole() {
         let play = cut(scenario, at, Cut::Connection(15));
         assert_eq!(end(&play), end(&Play::whole(scenario)), "{scenario}@{at}");
     }
+}
+
+/// Whoever has used it for weeks has hundreds of sessions: the history is asked for only where each of them is named.
+#[test]
+fn what_was_missed_among_hundreds_of_sessions_is_made_up_for() {
+    let mut idle_when_lost = 0;
+    for (scenario, at) in [("abort", 100), ("model_errors", 130), ("queued_prompt", 70), ("test_commit", 30)]
+    {
+        let mut play = Play::new();
+        for n in 0..900 {
+            // Newer than those of the recording, so that these are on the last page.
+            let (id, at) = (format!("ses_other{n}"), 4_000_000_000_000_i64 + n);
+            let info =
+                json!({ "id": id, "directory": "/elsewhere", "time": { "created": at, "updated": at } });
+            play.world.sessions.insert(id, info);
+        }
+        let play = cut_in(play, scenario, at, Cut::Exporter(60));
+        assert_eq!(end(&play), end(&cut(scenario, at, Cut::Exporter(60))), "{scenario}@{at}");
+        idle_when_lost += usize::from(play.asked.iter().any(|ask| ask.path == "/sync/history"));
+    }
+    assert_eq!(idle_when_lost, 4, "the history was asked");
+}
+
+/// Sessions that came and went while nobody listened are found by the list.
+#[test]
+fn sessions_that_came_and_went_meanwhile_are_told() {
+    let mut differ = Vec::new();
+    for how in [Cut::Connection(10_000), Cut::Exporter(10_000)] {
+        for scenario in
+            ["edit_task", "subagent", "model_errors", "abort", "todo_steps", "retry_abort", "compaction"]
+        {
+            let whole = end(&Play::whole(scenario));
+            let got = end(&cut(scenario, 5, how));
+            for (session, (state, numbers)) in &whole {
+                let Some((cut_state, cut_numbers)) = got.get(session) else {
+                    differ.push(format!("{scenario} {how:?}: {session} is not known ({state} {numbers})"));
+                    continue;
+                };
+                if (cut_state, cut_numbers) != (state, numbers) {
+                    differ.push(format!(
+                        "{scenario} {how:?}: {cut_state} {cut_numbers}\n    not {state} {numbers}"
+                    ));
+                }
+            }
+        }
+    }
+    assert!(differ.is_empty(), "{}", differ.join("\n"));
 }

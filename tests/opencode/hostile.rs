@@ -2,10 +2,12 @@
 
 use agent_session_exporter::event::Timestamp;
 use agent_session_exporter::sources::DecodeError;
+use agent_session_exporter::sources::live::{Answer, AskError, Peer as _, Said};
+use agent_session_exporter::sources::opencode::Opencode;
 use serde_json::{Value, json};
 
 use super::folded::Folded;
-use super::play::Play;
+use super::play::{Play, opening};
 use super::recorded::{Line, connections, scenarios};
 
 const MARK: &str = "zanzibar7marker";
@@ -244,5 +246,33 @@ fn a_checkpoint_of_another_kind_is_no_checkpoint() {
     let play = Play::whole("edit_task");
     for length in 0..play.saved().len() {
         let _ = Opencode::new(&opening, Some(&play.saved()[..length]));
+    }
+}
+
+/// A stream alone makes no server: something else may listen there, or a proxy keeps the answers back.
+#[test]
+fn a_server_that_answers_nothing_is_none() {
+    let answer = |status: u16, body: &str| Ok(Answer { status, body: body.as_bytes().to_vec(), next: None });
+    let list = "/experimental/session?limit=300&archived=true";
+    for (bad, good, gives_up) in [
+        (Err(AskError::ContentType), None, true),
+        (Err(AskError::Redirect), None, true),
+        (answer(500, ""), None, true),
+        // Older ones have no list of all directories, or another server has it only.
+        (answer(404, ""), Some("/session/status"), false),
+        (answer(404, ""), Some(list), false),
+    ] {
+        let (mut peer, mut said) = (Opencode::new(&opening("127.0.0.1:4096"), None), Said::default());
+        let now = Timestamp::from_millis(1_795_965_361_000);
+        peer.connected(now, &mut said);
+        let mut asked = 0;
+        while let Some(ask) = (!said.asks.is_empty()).then(|| said.asks.remove(0)) {
+            asked += 1;
+            let body = if ask.path == list { "[]" } else { "{}" };
+            let reply = if good == Some(ask.path.as_str()) { answer(200, body) } else { bad.clone() };
+            peer.answered(&ask, &reply, now, &mut said).unwrap();
+        }
+        assert!(asked >= 5 && !peer.catching_up());
+        assert_eq!(said.give_up, gives_up, "{bad:?} but for {good:?}");
     }
 }

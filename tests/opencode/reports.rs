@@ -14,13 +14,15 @@ struct Told {
     play: Play,
     n: u64,
     at: i64,
+    /// Nobody listens.
+    unheard: bool,
 }
 
 impl Told {
     fn new() -> Self {
         let mut play = Play::new();
         play.connect(Timestamp::from_millis(START));
-        Self { play, n: 0, at: START }
+        Self { play, n: 0, at: START, unheard: false }
     }
 
     /// One event, after some seconds.
@@ -34,7 +36,12 @@ impl Told {
             "server.heartbeat" => json!({ "payload": event }),
             _ => json!({ "directory": DIRECTORY, "project": "p", "payload": event }),
         };
-        self.play.line(&Line { at: Timestamp::from_millis(self.at), frame });
+        let line = Line { at: Timestamp::from_millis(self.at), frame };
+        if self.unheard {
+            self.play.missed(&line);
+        } else {
+            self.play.line(&line);
+        }
         self
     }
 
@@ -303,7 +310,7 @@ fn a_session_behind_hundreds_of_newer_ones_is_found() {
     let mut told = Told::new();
     told.works("ses_old");
     let now = Timestamp::from_millis(told.at + 2_000);
-    for (newer, project) in [(250, Some("project")), (500, None)] {
+    for (newer, project) in [(250, Some("project")), (2_500, Some("project")), (3_500, None)] {
         let mut late = Play::new();
         late.world = told.play.world.clone();
         for n in 0..newer {
@@ -318,6 +325,38 @@ fn a_session_behind_hundreds_of_newer_ones_is_found() {
         // Beyond what is listed nobody says where it belongs, and nobody takes it for deleted.
         let facts = folded.facts("ses_old");
         assert_eq!(facts.project.as_ref().map(|name| name.as_str()), project, "{newer}");
+    }
+}
+
+/// A list names what any server on the folder runs.
+#[test]
+fn of_what_went_on_while_nobody_listened_only_what_is_over_is_told() {
+    for restarts in [false, true] {
+        let mut told = Told::new();
+        told.works("ses_a").say(1, "server.heartbeat", json!({}));
+        told.play.until(Timestamp::from_millis(told.at + 2_000));
+        told.play.lost();
+        (told.unheard, told.at) = (true, told.at + 60_000);
+        // Without a status here: it runs elsewhere.
+        told.session("ses_open", None).prompt("ses_open", "msg_1").answer(
+            "ses_open",
+            "msg_2",
+            "msg_1",
+            json!({}),
+        );
+        told.session("ses_idle", None);
+        let over = json!({ "finish": "stop", "time": { "created": told.at, "completed": told.at + 1 } });
+        told.session("ses_over", None).prompt("ses_over", "msg_1").answer("ses_over", "msg_2", "msg_1", over);
+        if restarts {
+            told.play.exporter_restarts();
+        } else {
+            told.play.connect(Timestamp::from_millis(told.at + 1_000));
+        }
+        let folded = told.folded();
+        let names: Vec<_> = folded.all().iter().map(|f| f.session.as_str().to_owned()).collect();
+        assert_eq!(names, ["ses_a", "ses_over"], "restarts: {restarts}");
+        assert_eq!(told.state("ses_over", 1), "completed/turn_complete");
+        assert_eq!(told.state("ses_a", 1), "running/working");
     }
 }
 

@@ -33,6 +33,16 @@ fn rows(path: &str) -> usize {
     limit.map_or(ROWS, |limit| limit.parse().unwrap())
 }
 
+/// Where the page begins that is asked for.
+fn cursor(path: &str) -> i64 {
+    let cursor = path.split(['?', '&']).find_map(|part| part.strip_prefix("cursor="));
+    cursor.map_or(i64::MAX, |cursor| cursor.parse().unwrap())
+}
+
+fn updated(session: &Value) -> i64 {
+    session["time"]["updated"].as_i64().unwrap_or_default()
+}
+
 fn of_directory(path: &str) -> String {
     match path.split_once("directory=") {
         Some((_, directory)) => percent_encoding::percent_decode_str(directory.split('&').next().unwrap())
@@ -154,8 +164,16 @@ impl World {
 
     /// Where the next page of the list begins, if there is one.
     pub(crate) fn next(&self, path: &str) -> Option<String> {
-        let listed = path.starts_with("/experimental/session?") && self.sessions.len() > rows(path);
-        listed.then(|| "more".to_owned())
+        let pages = path.starts_with("/experimental/session?");
+        let listed = self.listed().filter(|s| pages && updated(s) < cursor(path)).collect::<Vec<_>>();
+        (listed.len() > rows(path)).then(|| updated(listed[rows(path) - 1]).to_string())
+    }
+
+    /// Newest first.
+    fn listed(&self) -> impl Iterator<Item = &Value> {
+        let mut listed: Vec<&Value> = self.sessions.values().collect();
+        listed.sort_by_key(|s| std::cmp::Reverse(updated(s)));
+        listed.into_iter()
     }
 
     /// The answer to a question, as status and body.
@@ -166,12 +184,13 @@ impl World {
         let pending = |all: &BTreeMap<String, Value>| {
             all.values().filter(|p| is_here(p["sessionID"].as_str().unwrap())).cloned().collect::<Vec<_>>()
         };
-        let mut listed: Vec<&Value> = self.sessions.values().collect();
-        listed.sort_by_key(|s| std::cmp::Reverse(s["time"]["updated"].as_i64()));
         let body = match plain {
-            "/experimental/session" => json!(listed.iter().take(rows(path)).collect::<Vec<_>>()),
+            "/experimental/session" => {
+                let page = self.listed().filter(|s| updated(s) < cursor(path));
+                json!(page.take(rows(path)).collect::<Vec<_>>())
+            }
             "/session" => {
-                let here = listed.iter().filter(|s| s["directory"] == here.as_str());
+                let here = self.listed().filter(|s| s["directory"] == here.as_str());
                 json!(here.take(rows(path)).collect::<Vec<_>>())
             }
             "/session/status" => {

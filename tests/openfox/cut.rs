@@ -226,3 +226,35 @@ fn a_frame_that_the_server_dropped_is_noticed_by_the_list_and_counted() {
     assert_eq!(play.state(), "running/working");
     assert_eq!(play.disagreements, 1);
 }
+
+/// Before 2.0.119 no session has a status: that is no word of a session being deleted.
+#[test]
+fn where_no_session_has_a_status_the_list_has_to_do() {
+    let recording = Recording::of("two_sessions");
+    let mut play = Play::new(&recording);
+    play.no_status = true;
+    play.now = recording.lines[60].0;
+    play.connect();
+    let found: Vec<String> = play.derived(&Default::default()).iter().map(|(_, d)| words(d)).collect();
+    assert_eq!(found, ["running/working", "running/working"]);
+    for (at, what) in &recording.lines[61..] {
+        play.move_to(*at);
+        play.line(what);
+    }
+    play.move_to(recording.end().plus(20_000));
+    let found: Vec<String> = play.derived(&Default::default()).iter().map(|(_, d)| words(d)).collect();
+    assert_eq!(found, ["completed/turn_complete", "completed/turn_complete"]);
+    // A question that was open when the connection broke is open still.
+    let recording = Recording::of("ask_user");
+    let asks = |what: &What| matches!(what, What::Frame(f) if f.contains("chat.ask_user"));
+    let asked = recording.lines.iter().position(|(_, what)| asks(what)).unwrap();
+    let mut play = Play::new(&recording);
+    play.no_status = true;
+    for (at, what) in &recording.lines[..=asked] {
+        play.move_to(*at);
+        play.line(what);
+    }
+    play.lose();
+    play.connect();
+    assert_eq!(play.state(), "waiting_for_user/question");
+}

@@ -1,5 +1,6 @@
 //! Frames and answers of a server that is none, or means ill.
 
+use agent_session_exporter::sources::Record;
 use agent_session_exporter::sources::live::{Answer, Ask, AskError, Peer as _, Said};
 use serde_json::{Value, json};
 
@@ -190,6 +191,49 @@ fn answers_of_something_else_end_the_connection_or_change_nothing() {
     }
     assert!((2..50).contains(&asked), "{asked} pages");
     assert!(!play.peer.catching_up());
+}
+
+/// A page holds a hundred sessions with their newest prompts: asking for all of them every fifteen seconds is a burden.
+#[test]
+fn of_many_sessions_only_the_newest_are_listed_again() {
+    let recording = Recording::of("launch_unknown_workflow");
+    let more = br#"{"sessions":[{"id":"x"}],"hasMore":true}"#;
+    let last = br#"{"sessions":[{"id":"y"}],"hasMore":false}"#;
+    let mut play = Play::new(&recording);
+    let mut said = Said::default();
+    let pages = |play: &mut Play<'_>, said: &mut Said| {
+        let mut pages = 0;
+        while let Some(ask) = said.asks.pop() {
+            let body: &[u8] = if pages < 3 { more } else { last };
+            pages += usize::from(ask.path.starts_with("/api/sessions?"));
+            let answer = Ok(Answer { status: 200, body: body.to_vec(), next: None });
+            play.peer.answered(&ask, &answer, play.now, said).unwrap();
+        }
+        pages
+    };
+    play.peer.connected(play.now, &mut said);
+    assert_eq!(pages(&mut play, &mut said), 4, "all of them at first");
+    for n in 1..=3 {
+        play.now = play.now.plus(16_000);
+        play.peer.tick(play.now, &mut said);
+        assert_eq!(pages(&mut play, &mut said), 1, "list {n}");
+    }
+    // Who is gone, and who is at work without being among the newest, is looked for to the end.
+    let record = |play: &mut Play<'_>, said: &mut Said, frame: &[u8]| {
+        play.peer.record(&Record { bytes: frame, observed: play.now }, said).unwrap();
+    };
+    record(&mut play, &mut said, br#"{"type":"session.deletedAll","payload":{}}"#);
+    play.now = play.now.plus(16_000);
+    play.peer.tick(play.now, &mut said);
+    assert_eq!(pages(&mut play, &mut said), 4);
+    record(
+        &mut play,
+        &mut said,
+        br#"{"type":"session.running","seq":1,"sessionId":"y","payload":{"isRunning":true}}"#,
+    );
+    play.now = play.now.plus(16_000);
+    play.peer.tick(play.now, &mut said);
+    assert_eq!(pages(&mut play, &mut said), 4);
 }
 
 #[test]

@@ -44,6 +44,8 @@ pub(crate) struct Play<'a> {
     pub(crate) asked: Vec<String>,
     pub(crate) unknown: Vec<String>,
     pub(crate) disagreements: u64,
+    /// The server is too old to have a status of its sessions.
+    pub(crate) no_status: bool,
     /// States in the order they were seen: session, since, state and reason.
     pub(crate) states: Vec<(SessionId, Timestamp, String)>,
     pub(crate) kept: Option<Vec<u8>>,
@@ -69,6 +71,7 @@ impl<'a> Play<'a> {
             asked: Vec::new(),
             unknown: Vec::new(),
             disagreements: 0,
+            no_status: false,
             states: Vec::new(),
             kept: None,
             blind: false,
@@ -208,7 +211,11 @@ impl<'a> Play<'a> {
     fn answer(&mut self, ask: &Ask) -> Answer {
         assert_eq!(ask.query, None, "nothing but GET");
         self.asked.push(ask.path.clone());
-        let (status, body) = reply(self.recording, &ask.path, self.now).expect("on the allow list");
+        let mut answer = reply(self.recording, &ask.path, self.now).expect("on the allow list");
+        if self.no_status && ask.path.ends_with("/status") {
+            answer = (404, Vec::new());
+        }
+        let (status, body) = answer;
         self.tape.answer(self.now, &ask.path, status, &body);
         Answer { status, body, next: None }
     }

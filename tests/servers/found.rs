@@ -1,11 +1,14 @@
 //! Which servers are followed: the usual ones if they are there, those of a file as it changes.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use agent_session_exporter::sources::live::LiveSource;
+use agent_session_exporter::sources::live::{LiveSource, Stream};
 
 use super::common::owner::LONG;
 use super::common::peer::Server;
+use super::raw::{Raw, answer, is_upgrade, open};
 use super::toy::{events, record, rules, server, stand};
 
 /// How often the source looks at its file of servers, and then some.
@@ -46,6 +49,45 @@ fn a_usual_server_leaves_without_a_word_unless_a_session_was_at_work() {
         run.until_up(&server, false);
         assert_eq!(ups(&run), after, "with the list {list}");
     }
+}
+
+/// Another program may listen on a usual port: it is not spoken to.
+#[test]
+fn what_merely_listens_on_a_usual_port_is_told_nothing() {
+    let spoken_to = Arc::new(AtomicU32::new(0));
+    let count = spoken_to.clone();
+    let strange = Raw::start(move |mut connection, head| {
+        if is_upgrade(head) {
+            count.fetch_add(1, Ordering::SeqCst);
+            return open(&mut connection, head);
+        }
+        answer(&mut connection, "404 Not Found", "application/json", "{}");
+    });
+    let sockets = Arc::new(AtomicU32::new(0));
+    let count = sockets.clone();
+    let own = Raw::start(move |mut connection, head| {
+        if is_upgrade(head) {
+            count.fetch_add(1, Ordering::SeqCst);
+            open(&mut connection, head);
+            return std::thread::sleep(LONG);
+        }
+        answer(&mut connection, "200 OK", "application/json", "[]");
+    });
+    let stream = Stream::Socket { path: "/ws", port_offset: 0, hello: Some("hello") };
+    let places: Vec<&'static str> =
+        [&strange, &own].map(|s| &*format!("http://{}", s.endpoint()).leak()).into();
+    let stand = stand(LiveSource { stream, servers: places.leak(), ..events() });
+    let run = stand.start();
+    let health = |raw: &Raw, up: bool| {
+        run.life.until("health", |s| {
+            s.health.iter().any(|h| h.endpoint.as_str() == raw.endpoint() && h.up == up && h.scanned)
+        });
+    };
+    health(&own, true);
+    health(&strange, false);
+    assert_eq!(sockets.load(Ordering::SeqCst), 1);
+    assert_eq!(spoken_to.load(Ordering::SeqCst), 0, "no socket was opened there");
+    assert_eq!(ups(&run), [1.0], "one that is none of ours is not missed");
 }
 
 #[test]

@@ -402,6 +402,59 @@ fn garbage_records_are_counted_and_said_once() {
     }
 }
 
+/// However often it comes back with that: it is one fault.
+#[test]
+fn garbage_of_a_server_that_closes_again_and_again_is_said_once() {
+    log();
+    for source in [events(), socket()] {
+        let raw = Raw::start(|mut connection, head| {
+            if head.starts_with("GET /list") {
+                return answer(&mut connection, "200 OK", "application/json", "[]");
+            }
+            open(&mut connection, head);
+            tell(&mut connection, head, b"nonsense");
+            // Until it is read, behind the answer to the list.
+            std::thread::sleep(Duration::from_millis(300));
+        });
+        let mut stand = stand(source);
+        stand.configured.servers.push(raw.place());
+        let run = stand.start();
+        let began = Instant::now();
+        while run.errors("json") < 4 {
+            assert!(began.elapsed() < LONG, "only {} records", run.errors("json"));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let said: Vec<_> =
+            logged(raw.endpoint()).into_iter().filter(|line| line.contains("cannot be read")).collect();
+        assert_eq!(said.len(), 1, "{said:#?}");
+    }
+}
+
+#[test]
+fn a_server_that_was_named_is_missed_until_it_answers() {
+    let answers = Arc::new(AtomicBool::new(false));
+    let switch = answers.clone();
+    let raw = Raw::start(move |connection, head| {
+        while head.starts_with("GET /list") && !switch.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        good(connection, head);
+    });
+    let mut stand = stand(LiveSource { patience: LONG, ..events() });
+    stand.configured.servers.push(raw.place());
+    let run = stand.start();
+    let began = Instant::now();
+    while raw.connections.load(Ordering::SeqCst) < 2 {
+        assert!(began.elapsed() < LONG, "not asked");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(run.life.telemetry.registry().gather().iter().any(|f| f.name().ends_with("source_up")));
+    assert_eq!(run.life.counter("source_up"), 0.0);
+    answers.store(true, Ordering::SeqCst);
+    health(&run, raw.endpoint(), true);
+    assert_eq!(run.life.counter("source_up"), 1.0);
+}
+
 #[test]
 fn a_certificate_that_nobody_vouches_for_is_refused_unless_it_is_named() {
     log();

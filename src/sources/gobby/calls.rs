@@ -1,6 +1,6 @@
 //! Calls of tools begin and end.
 
-use super::state::{Action, MAX_CALLS, Open};
+use super::state::{Action, Open};
 use super::wire::{Hook, spelled, text, word};
 use super::{Emit, Gobby, tools};
 use crate::event::reduce::stable_hash;
@@ -75,10 +75,8 @@ impl Gobby {
             return self.push_in(e, at, child.as_ref(), Fact::ToolEnded(denied));
         }
         let (given, key) = (called.hash(), called.reduced.key);
-        let calls = &mut self.state.sessions[at].calls;
-        if calls.len() < MAX_CALLS {
-            calls.push(Open { call: call.clone(), given, key, child: child.clone() });
-        }
+        let open = Open { call: call.clone(), given, key, child: child.clone(), outlived: 0 };
+        self.state.sessions[at].add_call(open);
         if called.class == ToolClass::User && child.is_none() {
             let plan = called.tool.as_str().eq_ignore_ascii_case("exitplanmode");
             let kind = if plan { ActionKind::PlanApproval } else { ActionKind::Question };
@@ -115,6 +113,12 @@ impl Gobby {
             read: None,
         };
         self.push_in(e, at, child.as_ref(), Fact::ToolEnded(end));
+        // How they ended was not told: 0.4 leaves failures out, and a stream that was cut what came meanwhile.
+        for over in self.state.sessions[at].take_outlived() {
+            self.resolve(e, at, &over.call, over.key, Resolution::Unknown);
+            let end = CallEnd { outcome: CallOutcome::Unknown, ..CallEnd::interrupted(over.call) };
+            self.push_in(e, at, over.child.as_ref(), Fact::ToolEnded(end));
+        }
     }
 
     /// A person refused it before it ran.

@@ -193,7 +193,9 @@ impl Gobby {
             return Ok(());
         }
         let body = answer.as_ref().ok().filter(|a| (200..300).contains(&a.status)).map(|a| a.body.as_slice());
-        self.poll.first = false;
+        // A daemon whose list fails for now still tells what happens; what has no such list at all is no daemon.
+        let fails = answer.as_ref().is_ok_and(|answer| answer.status >= 500);
+        said.give_up |= std::mem::take(&mut self.poll.first) && body.is_none() && !fails;
         self.poll.answers = body.is_some();
         let Some(body) = body else { return Ok(()) };
         self.poll.turned = false;

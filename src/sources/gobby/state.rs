@@ -9,13 +9,16 @@ use serde::{Deserialize, Serialize};
 use crate::event::{Id, Name, Requester, SessionId, Timestamp, TurnOutcome};
 
 /// Version of the layout of what is kept.
-const LAYOUT: u8 = 1;
+const LAYOUT: u8 = 2;
 /// Most bytes of what is kept, below the limit of a cursor.
 const MAX_SAVED: usize = 60 << 10;
 /// Sessions that are followed; the one that was silent longest leaves.
 pub(super) const MAX_SESSIONS: usize = 512;
 /// Calls of a session that are followed.
 pub(super) const MAX_CALLS: usize = 64;
+/// Calls of the same agent that begin and end behind one of which no end is told: then it is over. An agent waits for all
+/// calls it made at once, and makes no more than a few of them.
+const OUTLIVED_BY: u8 = 20;
 /// Open requests to the user of a session that are followed.
 pub(super) const MAX_ACTIONS: usize = 16;
 /// Sub-agents of a session that are followed.
@@ -109,6 +112,8 @@ pub(super) struct Open {
     pub(super) key: Option<u64>,
     /// The sub-agent that made it.
     pub(super) child: Option<SessionId>,
+    /// Calls of the same agent that began after it and are over.
+    pub(super) outlived: u8,
 }
 
 /// An open request to the user.
@@ -325,7 +330,25 @@ impl Session {
             }
             None => by(&|c| c.key == key),
         };
-        at.map(|at| self.calls.remove(at))
+        let ended = self.calls.remove(at?);
+        for earlier in self.calls.iter_mut().take(at?).filter(|c| c.child == ended.child) {
+            earlier.outlived = earlier.outlived.saturating_add(1);
+        }
+        Some(ended)
+    }
+
+    /// Takes out the calls whose end was not told and lies behind.
+    pub(super) fn take_outlived(&mut self) -> Vec<Open> {
+        let over = |call: &mut Open| call.outlived >= OUTLIVED_BY;
+        self.calls.extract_if(.., over).collect()
+    }
+
+    /// Follows a call; the oldest leaves where there are too many.
+    pub(super) fn add_call(&mut self, call: Open) {
+        if self.calls.len() >= MAX_CALLS {
+            self.calls.remove(0);
+        }
+        self.calls.push(call);
     }
 }
 

@@ -3,11 +3,28 @@
 use std::time::Duration;
 
 use super::servers::{Change, Servers};
-use super::{Configured, LiveSource};
+use super::{AskError, Configured, LiveSource};
+use crate::ingest::client::Client;
 use crate::sources::live::run::{client_of, headers_of};
 
 /// Patience of `check` with one question.
 const WITHIN: Duration = Duration::from_secs(3);
+
+/// Whether one of the paths answers that tell a server of this source from anything else.
+///
+/// # Errors
+/// None does: the last reason.
+pub(super) async fn answers(source: &LiveSource, client: &Client, within: Duration) -> Result<(), AskError> {
+    let mut why = AskError::Protocol;
+    for path in source.health {
+        match client.ask(path, None, within).await {
+            Ok(answer) if (200..300).contains(&answer.status) => return Ok(()),
+            Ok(answer) => why = AskError::of_status(answer.status),
+            Err(error) => why = error,
+        }
+    }
+    Err(why)
+}
 
 /// One line per server: where, and whether it answers.
 pub async fn probe(source: &LiveSource, configured: &Configured) -> Vec<String> {
@@ -17,6 +34,7 @@ pub async fn probe(source: &LiveSource, configured: &Configured) -> Vec<String> 
     if let Some(path) = &configured.servers_file {
         let what = match change {
             Change::New => "read",
+            Change::Partly => "read; some of its entries are no addresses",
             Change::Same => "nothing there yet",
             Change::Broken => "cannot be read as a list of servers",
         };

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::probe;
 use super::servers::{Change, Server, Servers};
 use super::{
     Answer, Ask, AskError, Context, LiveSource, Opening, Peer, Place, Said, Stream, Surroundings, Token,
@@ -72,7 +73,7 @@ struct Endpoint {
     health: Option<(bool, Timestamp)>,
     /// The loss that was logged: an outage is logged once, however often the server seems to be back for a moment.
     logged: Option<AskError>,
-    /// Records of this connection that could not be read.
+    /// Records that could not be read, of this connection and of those before it that did not last.
     damaged: u64,
     was_up: bool,
     closed: bool,
@@ -92,11 +93,19 @@ impl Run {
         let mut following: HashMap<Place, Following> = HashMap::new();
         let mut first = true;
         while !*stop.borrow() && !context.out.is_closed() {
-            if servers.look() == Change::Broken {
+            let change = servers.look();
+            if matches!(change, Change::Broken | Change::Partly) {
                 context.telemetry.decode_errors.with_label_values(&[source.name, "servers_file"]).inc();
+            }
+            if change == Change::Broken {
                 tracing::warn!(
                     source = source.name,
                     "the file of servers cannot be read; the last list stays"
+                );
+            } else if change == Change::Partly {
+                tracing::warn!(
+                    source = source.name,
+                    "the file of servers has entries that are no addresses; the others are followed"
                 );
             }
             let wanted = servers.wanted();
@@ -192,6 +201,10 @@ async fn open(
     let headers = headers_of(source, server)?;
     let client = client_of(server, &headers, trust)?;
     let within = source.patience.min(OPEN_WITHIN);
+    if !server.configured && matches!(source.stream, Stream::Socket { hello: Some(_), .. }) {
+        // Nothing is said to a program that merely happens to listen on a usual port.
+        probe::answers(source, &client, within).await?;
+    }
     let stream = match source.stream {
         Stream::Events { path } => stream::Stream::events(&client, path, within).await?,
         Stream::Socket { path, port_offset, hello } => {
@@ -263,13 +276,18 @@ impl Endpoint {
 
     async fn until_stopped(mut self) {
         let mut failures = 0u32;
+        if self.server.configured {
+            // Missed until it is followed, which may take long where it does not answer.
+            let labels = [self.source.name, self.endpoint.as_str()];
+            self.context.telemetry.source_up.with_label_values(&labels).set(0);
+        }
         while !*self.stop.borrow() && !self.closed {
             let began = Instant::now();
             let lost = match self.open().await {
                 Ok((client, stream)) => {
                     let lost = self.watch(client, stream).await;
                     if began.elapsed() >= GOOD_AFTER {
-                        failures = 0;
+                        (failures, self.damaged) = (0, 0);
                     }
                     lost
                 }
@@ -318,7 +336,6 @@ impl Endpoint {
         let mut drained = false;
         let began = Instant::now();
         let mut last_heard = began;
-        self.damaged = 0;
         self.peer.connected(self.context.clock.now(), &mut self.said);
         let lost = loop {
             if self.said.give_up {
@@ -548,8 +565,17 @@ impl Endpoint {
             tracing::debug!(source, endpoint, reason, "server cannot be followed");
         } else if missed {
             tracing::warn!(source, endpoint, reason, "server cannot be followed; it is tried again");
-        } else {
+        } else if was_followed {
             tracing::info!(source, endpoint, reason, "server is not followed any more");
+        } else if error == AskError::Login {
+            tracing::warn!(
+                source,
+                endpoint,
+                reason,
+                "server was found, but wants a login that is not configured"
+            );
+        } else {
+            tracing::info!(source, endpoint, reason, "what listens there cannot be followed");
         }
         if missed || was_followed || error != AskError::Connection {
             self.logged = Some(error);

@@ -32,6 +32,8 @@ pub(super) enum Change {
     Same,
     /// There is a new list.
     New,
+    /// There is a list, but not everything in it that should be an address is one.
+    Partly,
     /// The file cannot be read as one; the last list stays.
     Broken,
 }
@@ -85,10 +87,14 @@ impl Servers {
             return Change::Same;
         }
         match read(path).and_then(|text| listed(&text)) {
-            Some(places) => {
+            Some((places, wrong)) => {
                 let server = |place| Server { place, login: self.login.clone(), configured: true };
                 let listed: Vec<Server> = places.into_iter().map(server).collect();
-                let change = if listed == self.listed && !first { Change::Same } else { Change::New };
+                let change = match listed == self.listed && !first {
+                    _ if wrong => Change::Partly,
+                    true => Change::Same,
+                    false => Change::New,
+                };
                 self.listed = listed;
                 change
             }
@@ -114,8 +120,9 @@ fn read(path: &Path) -> Option<String> {
 }
 
 /// Addresses in a list of servers, in whatever form: texts, objects with `url` (or `host` and `port`), lists and
-/// objects of these. `None` if it is no JSON, or if something that should be an address is none.
-fn listed(text: &str) -> Option<Vec<Place>> {
+/// objects of these, with whether something that should be an address is none. `None` if it is no JSON, or nothing in
+/// it is an address that should be one.
+fn listed(text: &str) -> Option<(Vec<Place>, bool)> {
     let value: Value = serde_json::from_str(text).ok()?;
     if !(value.is_array() || value.is_object()) {
         return None;
@@ -123,7 +130,7 @@ fn listed(text: &str) -> Option<Vec<Place>> {
     let mut places = Vec::new();
     let mut wrong = false;
     collect(&value, 0, &mut places, &mut wrong);
-    if wrong && places.is_empty() { None } else { Some(places) }
+    if wrong && places.is_empty() { None } else { Some((places, wrong)) }
 }
 
 fn collect(value: &Value, depth: usize, out: &mut Vec<Place>, wrong: &mut bool) {
@@ -152,8 +159,13 @@ fn collect(value: &Value, depth: usize, out: &mut Vec<Place>, wrong: &mut bool) 
                 address(&format!("http://{}:{port}", host.unwrap_or("127.0.0.1")));
                 return;
             }
-            // Other texts of an object are names and notes.
-            for inner in fields.values().filter(|inner| inner.is_array() || inner.is_object()) {
+            // Servers by name; other texts of an object are names and notes.
+            let named = |text: &str| text.starts_with("http://") || text.starts_with("https://");
+            let leads = |inner: &Value| match inner {
+                Value::String(text) => named(text),
+                other => other.is_array() || other.is_object(),
+            };
+            for inner in fields.values().filter(|inner| leads(inner)) {
                 collect(inner, depth + 1, out, wrong);
             }
         }
@@ -166,7 +178,7 @@ mod tests {
     use super::*;
 
     fn of(text: &str) -> Option<Vec<String>> {
-        listed(text).map(|places| places.iter().map(Place::base).collect())
+        listed(text).map(|(places, _)| places.iter().map(Place::base).collect())
     }
 
     #[test]
@@ -182,6 +194,9 @@ mod tests {
         let nested =
             r#"{"a": {"server": "http://127.0.0.1:4096"}, "b": {"c": {"port": 5000, "hostname": "box"}}}"#;
         assert_eq!(of(nested), both);
+        let by_name =
+            r#"{"shop": "http://127.0.0.1:4096", "note": "the usual", "x": {"y": "http://box:5000"}}"#;
+        assert_eq!(of(by_name), both);
         assert_eq!(of("[]"), Some(Vec::new()));
         assert_eq!(of(r#"{"port": 4096}"#), Some(vec![a]));
     }
@@ -195,6 +210,20 @@ mod tests {
         assert_eq!(of(&deep), Some(Vec::new()));
         let many: Vec<String> = (1..500).map(|port| format!("\"http://h:{port}\"")).collect();
         assert_eq!(of(&format!("[{}]", many.join(","))).map(|l| l.len()), Some(MAX_SERVERS));
+    }
+
+    #[test]
+    fn what_is_wrong_in_a_list_is_told_and_the_rest_is_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("servers.json");
+        let configured = Configured { servers_file: Some(path.clone()), ..Configured::default() };
+        let mut servers = Servers::new(&crate::sources::live::tests::source(), &configured);
+        for wrong in ["127.0.0.1:4097", "http://me:secret@127.0.0.1:4097"] {
+            std::fs::write(&path, format!(r#"["http://a:1", {{"url": "{wrong}"}}]"#)).unwrap();
+            assert_eq!(servers.look(), Change::Partly, "{wrong}");
+            assert_eq!(servers.look(), Change::Same, "said once");
+            assert_eq!(servers.wanted().len(), 1);
+        }
     }
 
     #[test]

@@ -14,8 +14,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use super::state::{Doubt, Session, Tell, keep};
 use super::v2::time_of;
 use super::wire::{
-    Data, Info, Kept, Pending, Raw, Status, Stored, elements, list, made, millis, object, pairs, shape, text,
-    word,
+    Data, Info, Kept, Pending, Raw, Status, elements, list, made, millis, object, pairs, shape, text, word,
 };
 use super::{Heard, Opencode, plain};
 use crate::event::{ActionKind, Fact, Name, Resolution, SessionId, Timestamp};
@@ -29,27 +28,23 @@ const HERE: u32 = 2;
 const STATUS: u32 = 3;
 const PERMISSIONS: u32 = 4;
 const QUESTIONS: u32 = 5;
-const PAGE: u32 = 6;
-const HISTORY: u32 = 7;
+pub(super) const PAGE: u32 = 6;
+pub(super) const HISTORY: u32 = 7;
 const ACTIVE: u32 = 8;
 const NEXT_HISTORY: u32 = 9;
 const NEXT_PERMISSIONS: u32 = 10;
 const NEXT_QUESTIONS: u32 = 11;
 
-/// Sessions that are listed; the server's own default is 100.
+/// Sessions of one page of the list; the server's own default is 100.
 const LISTED: usize = 300;
-/// Messages of a session that are looked at where its newest are not known.
-const MESSAGES: usize = 50;
-/// Sequence beyond any: of a session with it nothing is told. A server tells *everything* of those not named at all.
-const NOTHING: u64 = (1 << 53) - 1;
+/// Pages of the list. Only a list that is complete allows the question for the history.
+const MAX_PAGES: usize = 10;
 /// Sessions whose place in the history is not known and that are asked about one by one.
 const MAX_SINGLY: usize = 16;
 /// Directories that are asked about in one connection.
 const MAX_DIRECTORIES: usize = 64;
 /// Sessions that were deleted and are remembered.
 const MAX_GONE: usize = 256;
-/// Milliseconds after which a session that stopped with an unfinished message is looked at again.
-const AGAIN_AFTER_MS: i64 = 5_000;
 /// Milliseconds between two looks at what works in the second generation.
 const ACTIVE_EVERY_MS: i64 = 15_000;
 
@@ -62,27 +57,34 @@ pub(super) struct Survey {
     open: usize,
     /// Records heard when a question was asked, by tag and subject.
     since: HashMap<(u32, Option<Arc<str>>), u64>,
+    /// Questions of this catching up that were answered as they should be.
+    good: usize,
     /// Sessions as they were listed.
-    listed: HashMap<SessionId, Listed>,
+    pub(super) listed: HashMap<SessionId, Listed>,
+    /// Pages of the list so far.
+    pages: usize,
     /// The list has all there are.
-    complete: bool,
+    pub(super) complete: bool,
     /// The directory the server was started in, if that is sure.
     here: Option<u64>,
     /// Directories that were asked about.
     asked: HashSet<u64>,
-    gone: VecDeque<SessionId>,
+    pub(super) gone: VecDeque<SessionId>,
     active_at: Option<Timestamp>,
     /// Sessions of the second generation that the last look did not find at work.
     missed: HashSet<SessionId>,
+    /// Sessions nobody told of that changed while nobody listened.
+    pub(super) found: HashSet<SessionId>,
 }
 
 /// A session of the list.
 #[derive(Clone)]
-struct Listed {
+pub(super) struct Listed {
     parent: Option<SessionId>,
     project: Option<Name>,
     directory: Option<u64>,
     created: Option<Timestamp>,
+    pub(super) updated: Option<Timestamp>,
 }
 
 // === impl Survey ===
@@ -134,6 +136,11 @@ impl Survey {
     }
 }
 
+/// Whether this may be where a page begins: the server counts in milliseconds.
+fn is_cursor(text: &str) -> bool {
+    (1..=20).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit())
+}
+
 /// A query that names a directory.
 fn within(path: &str, directory: &str) -> String {
     format!("{path}?directory={}", utf8_percent_encode(directory, NON_ALPHANUMERIC))
@@ -142,18 +149,22 @@ fn within(path: &str, directory: &str) -> String {
 // === impl Opencode ===
 
 impl Opencode {
-    fn ask(&mut self, ask: Ask, said: &mut Said) {
+    pub(super) fn ask(&mut self, ask: Ask, said: &mut Said) {
         let key = (ask.tag, ask.about.clone());
         self.survey.since.insert(key, self.count);
         self.survey.open += 1;
         said.asks.push(ask);
     }
 
-    /// The first questions of a connection.
+    /// The first question of a connection; what else is asked depends on which sessions there are.
     pub(super) fn survey_everything(&mut self, _: Timestamp, said: &mut Said) {
         self.survey.stop();
         self.survey.holding = true;
         self.ask(Ask::get(LIST, format!("/experimental/session?limit={LISTED}&archived=true")), said);
+    }
+
+    /// The questions after the list, with or without one.
+    fn survey_the_rest(&mut self, said: &mut Said) {
         if self.has_open_sessions() {
             self.ask(Ask::get(HERE, format!("/session?limit={LISTED}")), said);
         }
@@ -214,9 +225,11 @@ impl Opencode {
     ) -> Result<(), DecodeError> {
         let since = self.survey.since.remove(&(ask.tag, ask.about.clone())).unwrap_or(self.count);
         self.survey.open = self.survey.open.saturating_sub(1);
+        self.survey.good += usize::from(answer.as_ref().is_ok_and(|answer| answer.status == 200));
         let result = self.heard(ask, answer, since, now, said);
-        if self.survey.open == 0 {
-            self.survey.holding = false;
+        if self.survey.open == 0 && std::mem::take(&mut self.survey.holding) {
+            // It has a stream, but not one of the answers of this server.
+            said.give_up |= self.survey.good == 0;
         }
         result
     }
@@ -230,10 +243,8 @@ impl Opencode {
         said: &mut Said,
     ) -> Result<(), DecodeError> {
         let session = ask.about.as_deref().map(|about| self.common.session(about));
-        let (status, body) = match answer {
-            Ok(answer) => (answer.status, std::str::from_utf8(&answer.body).map_err(|_| DecodeError::Json)?),
-            Err(_) => (0, ""),
-        };
+        let status = answer.as_ref().map_or(0, |answer| answer.status);
+        let body = answer.as_ref().ok().and_then(|answer| std::str::from_utf8(&answer.body).ok());
         if ask.tag == PAGE && status == 404 {
             if let Some(id) = &session
                 && let Some(known) = self.sessions.get(id)
@@ -245,24 +256,41 @@ impl Opencode {
             return Ok(());
         }
         if status != 200 {
-            // Without history the newest messages have to do.
-            if ask.tag == HISTORY {
-                self.ask_pages(&self.in_question(), said);
+            match ask.tag {
+                LIST => self.survey_the_rest(said),
+                // Without history the newest messages have to do.
+                HISTORY => self.ask_pages(&self.in_question(), said),
+                _ => {}
             }
             return Ok(());
         }
-        let body = json(body).ok_or(DecodeError::Json)?;
+        let body = body.and_then(json).filter(|body| ask.tag != LIST || body.get().starts_with('['));
+        let Some(body) = body else {
+            if ask.tag == LIST {
+                self.survey_the_rest(said);
+            }
+            return Err(DecodeError::Json);
+        };
         let scope = ask.about.as_deref().map(|about| self.common.hash(about));
         match ask.tag {
             LIST => {
-                self.survey.complete = answer.as_ref().is_ok_and(|a| a.next.is_none());
                 self.list(Some(body));
+                let next = answer.as_ref().ok().and_then(|answer| answer.next.as_deref());
+                self.survey.complete = next.is_none();
+                self.survey.pages += 1;
+                let next = next.filter(|next| is_cursor(next) && self.survey.pages < MAX_PAGES);
+                if let Some(next) = next {
+                    let path = format!("/experimental/session?limit={LISTED}&archived=true&cursor={next}");
+                    self.ask(Ask::get(LIST, path), said);
+                    return Ok(());
+                }
                 // One that is not there any more was deleted, unless it says otherwise itself.
                 let complete = self.survey.complete;
                 let listed = &self.survey.listed;
                 let absent = self.sessions.all.keys().filter(|id| complete && !listed.contains_key(id));
                 let absent: Vec<SessionId> = absent.take(MAX_DIRECTORIES).cloned().collect();
                 self.ask_pages(&absent, said);
+                self.survey_the_rest(said);
             }
             HERE => {
                 let all: Vec<Info<'_>> = list(Some(body));
@@ -277,9 +305,10 @@ impl Opencode {
             PERMISSIONS => self.waiting(Some(body), ActionKind::Permission, scope, since, now, said),
             QUESTIONS => self.waiting(Some(body), ActionKind::Question, scope, since, now, said),
             PAGE => {
-                let about = ask.about.as_deref().unwrap_or_default();
+                let (about, before) = (ask.about.as_deref().unwrap_or_default(), said.events.len());
                 self.page(about, Some(body), now, said);
                 self.conclude(about, now, said);
+                self.settle_found(about, before, said);
             }
             HISTORY => {
                 self.history(Some(body), now, said);
@@ -303,7 +332,6 @@ impl Opencode {
     }
 
     fn list(&mut self, body: Raw<'_>) {
-        self.survey.listed.clear();
         for info in list::<Info<'_>>(body).into_iter().take(LISTED) {
             let Some(id) = text(info.id) else { continue };
             let directory = text(info.directory);
@@ -313,6 +341,7 @@ impl Opencode {
                 project: project.map(|p| Name::from(p.as_str())),
                 directory: directory.map(|d| self.common.hash(&d)),
                 created: millis(info.time.created),
+                updated: millis(info.time.updated),
             };
             self.survey.listed.insert(self.common.session(&id), listed);
         }
@@ -372,127 +401,13 @@ impl Opencode {
                 !s.v2 && !wanted.contains(&s.id) && (s.seq.is_some() || singly > 0)
             });
             let others: Vec<SessionId> = others.map(|s| s.id.clone()).collect();
-            if self.survey.complete && self.survey.listed.len() <= LISTED {
+            if self.survey.complete {
                 wanted.extend(others);
             }
         }
         self.ask_details(wanted, said);
-    }
-
-    fn ask_details(&mut self, wanted: Vec<SessionId>, said: &mut Said) {
-        let wanted: Vec<SessionId> = wanted.into_iter().filter(plain).collect();
-        let all: HashMap<String, u64> = self
-            .survey
-            .listed
-            .keys()
-            .chain(self.survey.gone.iter())
-            .map(|id| (id.as_str().to_owned(), NOTHING))
-            .collect();
-        let (mut with, mut without) = (Vec::new(), Vec::new());
-        for id in wanted {
-            match self.sessions.all.get(&id).and_then(|s| s.seq) {
-                Some(seq) if self.survey.complete && all.len() <= LISTED => with.push((id, seq)),
-                _ => without.push(id),
-            }
-        }
-        self.ask_pages(&without, said);
-        if !with.is_empty() {
-            let mut body = all;
-            body.extend(with.into_iter().map(|(id, seq)| (id.as_str().to_owned(), seq)));
-            let body = serde_json::to_string(&body).unwrap_or_default();
-            self.ask(Ask::history(HISTORY, "/sync/history", body), said);
-        }
-    }
-
-    fn ask_pages(&mut self, sessions: &[SessionId], said: &mut Said) {
-        for id in sessions.iter().filter(|id| plain(id)) {
-            let path = format!("/session/{}/message?limit={MESSAGES}", id.as_str());
-            self.ask(Ask::get(PAGE, path).about(id.as_str()), said);
-        }
-    }
-
-    /// Sessions that worked before the loss and of which the server says that they do not.
-    fn in_question(&self) -> Vec<SessionId> {
-        let open = self.sessions.all.values().filter(|s| s.doubt != Doubt::None && !s.busy && !s.v2);
-        open.map(|s| s.id.clone()).collect()
-    }
-
-    fn open_ones(&self) -> Vec<SessionId> {
-        self.sessions.all.values().filter(|s| s.is_open() && !s.v2).map(|s| s.id.clone()).collect()
-    }
-
-    /// The newest messages of a session.
-    fn page(&mut self, session: &str, body: Raw<'_>, now: Timestamp, said: &mut Said) {
-        for stored in list::<Stored<'_>>(body).into_iter().take(2 * MESSAGES) {
-            let created = millis(stored.info.time.created).unwrap_or(now);
-            let done = millis(stored.info.time.completed).unwrap_or(created);
-            self.about(session, said, now, done, true, |s, t| {
-                let user = word(stored.info.role) == "user";
-                let parts = list::<super::wire::Part<'_>>(stored.parts);
-                // An answer is finished only after its parts.
-                let mut begun = Info {
-                    time: super::wire::Times { created: stored.info.time.created, ..Default::default() },
-                    ..Default::default()
-                };
-                (begun.id, begun.role, begun.parent) = (stored.info.id, stored.info.role, stored.info.parent);
-                (begun.model_id, begun.provider_id) = (stored.info.model_id, stored.info.provider_id);
-                begun.summary = stored.info.summary;
-                s.said(t, &begun);
-                for part in &parts {
-                    s.part(t, part, Some(if user { created } else { done }));
-                }
-                if !user {
-                    s.said(t, &stored.info);
-                }
-            });
-        }
-    }
-
-    /// What was kept of sessions since the newest of them we knew.
-    fn history(&mut self, body: Raw<'_>, now: Timestamp, said: &mut Said) {
-        for kept in elements(body).into_iter().filter_map(shape::<Kept<'_>>) {
-            let kind = word(kept.kind);
-            // `message.updated.1`: its name with the version of its form.
-            let Some((kind, _)) = kind.rsplit_once('.') else { continue };
-            let Some(id) = text(kept.aggregate_id).or_else(|| text(kept.aggregate)) else { continue };
-            let wanted = self.sessions.all.get(&self.common.session(&id)).is_some_and(|s| s.seq.is_some());
-            if !wanted {
-                continue;
-            }
-            let time = made(kept.id, now).unwrap_or(now);
-            let name = word(kept.id);
-            let heard = Heard { id: &name, kind, props: &kept.data, observed: now, time, replay: true };
-            self.event(&heard, said);
-            self.kept(&kept);
-        }
-    }
-
-    /// What follows from the details of a session: how its turn ended, if it does not work any more.
-    fn conclude(&mut self, session: &str, now: Timestamp, said: &mut Said) {
-        let id = self.common.session(session);
-        let Some(known) = self.sessions.get(&id) else { return };
-        if known.doubt == Doubt::None || known.busy {
-            if known.busy {
-                self.about(session, said, now, now, true, Session::catches_up);
-            }
-            return;
-        }
-        if known.turn.is_none() {
-            known.doubt = Doubt::None;
-            known.edge = None;
-            return;
-        }
-        let last = known.last().filter(|m| m.completed.is_some());
-        let (at, is_final) = (last.and_then(|m| m.completed), last.is_some_and(|m| m.is_final()));
-        let inferred = known.turn.as_ref().is_some_and(|turn| turn.inferred);
-        let verdict = known.verdict().filter(|_| if inferred { is_final } else { at.is_some() });
-        if let Some(verdict) = verdict {
-            self.about(session, said, now, now, false, |s, t| s.end_at(t, Some(verdict), at.unwrap_or(now)));
-        } else if known.doubt == Doubt::Once {
-            self.about(session, said, now, now, false, |s, t| s.interrupted(t));
-        } else if !inferred {
-            known.doubt = Doubt::Once;
-            known.again_at = Some(now.plus(AGAIN_AFTER_MS));
+        if scope.is_none() && self.survey.holding {
+            self.ask_found(said);
         }
     }
 

@@ -9,6 +9,7 @@
 
 mod calls;
 mod catch_up;
+mod details;
 mod saved;
 mod state;
 mod turns;
@@ -69,6 +70,8 @@ pub struct Opencode {
     survey: Survey,
     /// Directories that the stream has named since it stands, by their hash.
     live: HashMap<u64, Arc<str>>,
+    /// When the stream was heard last.
+    heard: Option<Timestamp>,
     /// Number of records so far.
     count: u64,
     /// Hash of the id of the newest event in its first form.
@@ -86,12 +89,13 @@ impl Opencode {
     pub fn new(opening: &Opening, saved: Option<&[u8]>) -> Self {
         let common = Common::new(opening.source.clone(), opening.endpoint.clone(), opening.reducer.clone());
         let mut sessions = Sessions::default();
-        saved::restore(saved, &mut sessions);
+        let heard = saved::restore(saved, &mut sessions);
         Self {
             common,
             sessions,
             survey: Survey::default(),
             live: HashMap::new(),
+            heard,
             count: 0,
             last: 0,
             changed: false,
@@ -285,6 +289,7 @@ impl Peer for Opencode {
         let kind = text(frame.payload.kind).ok_or(DecodeError::Shape)?;
         self.count += 1;
         let observed = record.observed;
+        self.heard = self.heard.max(Some(observed));
         if kind == "sync" {
             self.twin(&frame.payload.sync, observed, said);
             return Ok(());
@@ -334,7 +339,7 @@ impl Peer for Opencode {
             return None;
         }
         (self.changed, self.due) = (false, false);
-        Some(saved::save(&self.sessions))
+        Some(saved::save(&self.sessions, self.heard))
     }
 }
 

@@ -113,7 +113,9 @@ impl Session {
         }
         if let Some(at) = newly {
             let is_final = self.message(&id).is_some_and(|m| m.is_final());
-            if !self.busy && (self.doubt == Doubt::Once || self.doubt == Doubt::Open && is_final) {
+            // What is told again may not be the last of it: that is concluded once all of it was told.
+            let ends = self.doubt == Doubt::Once || self.doubt == Doubt::Open && is_final;
+            if !self.busy && !t.replay && ends {
                 self.ending.get_or_insert(at);
             }
             self.try_end(t);

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use super::known::{FlowStatus, Known, Pending, Run};
 use super::runs::Verdict;
 use super::wire::{
-    Config, Confirmation, Page, Row, Status, flag, from_line, list, moment, pairs, text, word,
+    Config, Confirmation, Page, Row, Status, flag, from_line, json, list, moment, pairs, text, word,
 };
 use super::{MAX_ID, OpenFox, Out, encoded, frames, mode_of};
 use crate::event::{ActionKind, BlockReason, Fact, Resolution, SessionId, Timestamp, Writer};
@@ -44,6 +44,8 @@ pub(super) struct Polls {
     round: Option<Round>,
     listed: Option<Timestamp>,
     soon: bool,
+    /// The next list is needed to its end.
+    whole: bool,
     /// Sessions whose status the first look waits for.
     waits: HashSet<SessionId>,
     asked_version: bool,
@@ -71,6 +73,11 @@ impl Polls {
 
     pub(super) fn list_soon(&mut self) {
         self.soon = true;
+    }
+
+    /// Who is gone shows only in all of it.
+    pub(super) fn list_all_soon(&mut self) {
+        (self.soon, self.whole) = (true, true);
     }
 
     pub(super) fn catching_up(&self) -> bool {
@@ -139,7 +146,7 @@ impl OpenFox {
                 let read = match (good, answer) {
                     (Some(answer), _) => self.status(&id, &answer.body, now, said),
                     (None, Ok(answer)) if answer.status == 404 => {
-                        self.deleted(&id, now, said);
+                        self.without_status(&id, now, said);
                         Ok(())
                     }
                     _ => Ok(()),
@@ -152,6 +159,24 @@ impl OpenFox {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The server has no status of this session: it was deleted, unless the list has it. Servers before 2.0.119 have
+    /// none at all; then, where nobody listened, what the list says has to do.
+    fn without_status(&mut self, id: &SessionId, now: Timestamp, said: &mut Said) {
+        let Some(known) = self.sessions.get(id) else { return };
+        if known.unlisted {
+            return self.deleted(id, now, said);
+        }
+        let first = self.polls.catching_up();
+        self.with(id, now, said, |known, out| {
+            known.doubt = None;
+            if let Some(running) = known.listed.filter(|running| first && *running != known.runs()) {
+                let state = json(if running { r#""running""# } else { "null" });
+                known.status(&Status { state, ..Status::default() }, first, out);
+            }
+        });
+        self.dirty = true;
     }
 
     /// A server without the list is none of ours; one that merely failed once is asked again.
@@ -194,7 +219,11 @@ impl OpenFox {
         self.confirmations(&page, &round, now, said);
         round.pages += 1;
         if flag(page.has_more) && !rows.is_empty() {
-            if round.pages < MAX_PAGES {
+            // The newest come first. Once all is known, what lies behind those at work is not news, and the server says
+            // what was deleted.
+            let seen = |known: &Known| !known.is_open() || round.there.contains(&known.id);
+            let enough = !self.polls.first && !self.polls.whole && self.sessions.values().all(seen);
+            if round.pages < MAX_PAGES && !enough {
                 let path = format!("/api/sessions?limit={PAGE}&offset={}", round.pages * PAGE);
                 said.asks.push(Ask::get(LIST, path));
                 self.polls.round = Some(round);
@@ -222,6 +251,7 @@ impl OpenFox {
             ask = first;
         }
         let changed = self.with(id, now, said, |known, out| {
+            known.listed = Some(running);
             let news = known.take_row(row, out);
             if news && std::mem::take(&mut known.told) {
                 known.introduce(out);
@@ -285,6 +315,7 @@ impl OpenFox {
     /// The list was read, to its end or as far as it is.
     fn listed(&mut self, round: &Round, complete: bool, now: Timestamp, said: &mut Said) {
         let first = std::mem::take(&mut self.polls.first);
+        self.polls.whole = false;
         let mut waits = Vec::new();
         let mut asked = 0;
         self.with_each(now, said, |known, out| {

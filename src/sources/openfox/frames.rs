@@ -34,7 +34,7 @@ impl OpenFox {
             }
             // Which ones they were, the list knows.
             "session.deletedAll" => {
-                self.polls.list_soon();
+                self.polls.list_all_soon();
                 return Ok(());
             }
             // Nothing about a session.

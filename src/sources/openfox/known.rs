@@ -78,6 +78,9 @@ pub(super) struct Known {
     /// It was missing in a list, and its status was asked for that.
     #[serde(skip)]
     pub(super) unlisted: bool,
+    /// Whether it runs, as the newest list of this connection says that has it.
+    #[serde(skip)]
+    pub(super) listed: Option<bool>,
 }
 
 /// One run, between the edges of `session.running`.
@@ -224,6 +227,7 @@ impl Known {
             asked: false,
             resumed: false,
             unlisted: false,
+            listed: None,
         }
     }
 

@@ -210,7 +210,7 @@ impl Peer for OpenFox {
     fn connected(&mut self, now: Timestamp, said: &mut Said) {
         for known in self.sessions.values_mut() {
             (known.doubt, known.asked, known.told, known.unlisted) = (None, false, false, false);
-            known.resumed = true;
+            (known.resumed, known.listed) = (true, None);
             if let Some(run) = &mut known.run {
                 run.cut = true;
             }

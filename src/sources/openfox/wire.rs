@@ -3,7 +3,7 @@
 
 use crate::sources::shape::shapes;
 pub(super) use crate::sources::shape::{
-    Json, Raw, count, from_line, list, moment, object, pairs, read, text, word,
+    Json, Raw, count, from_line, json, list, moment, object, pairs, read, text, word,
 };
 
 shapes! {
