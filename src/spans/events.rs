@@ -10,13 +10,13 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::build::step_attributes;
-use super::run::Run;
+use super::parts;
 use super::told::Told;
 use super::tracer::{Owner, SETTLED_MS, Tracer};
-use super::{Key, LogRecord, Outgoing, Value};
+use super::{Context, Key, LogRecord, Outgoing, Value};
 use crate::event::reduce::stable_hash;
-use crate::event::{ProgressKind, Timestamp};
-use crate::session::notes::{Note, RunKey, What, key_of};
+use crate::event::{EndOutcome, ProgressKind, Timestamp};
+use crate::session::notes::{Note, Part, RunKey, What, key_of};
 use crate::session::{Derived, Facts, State};
 
 /// Name, what tells the fact from others, attributes, whether somebody should look.
@@ -192,15 +192,31 @@ impl Tracer {
             return;
         };
         let due = trace.events.drain(now);
-        for Waiting { due, run, mut record, .. } in due {
-            let run = run.and_then(|key_of_run| {
-                let runs = &self.traces.get(key)?.runs;
-                runs.iter().rfind(|run| run.key == key_of_run).map(Run::id)
-            });
-            record.context = run.and_then(|run| self.place_of(key, &run, 0)).map(|place| place.context);
+        for Waiting { due, run, note, mut record } in due {
+            record.context = run.and_then(|run| self.context_of(key, run, note.as_ref()));
             record.observed = now;
             out.push((due, Outgoing::Log(record)));
         }
+    }
+}
+
+// === impl Tracer ===
+
+impl Tracer {
+    /// The span that an event is about, else the one of its run.
+    fn context_of(&mut self, owner: &Owner, key: RunKey, note: Option<&Note>) -> Option<Context> {
+        let runs = &self.traces.get(owner)?.runs;
+        let Some(run) = runs.iter().rfind(|run| run.key == key) else {
+            return self.context_to_be(owner, key);
+        };
+        let part = note.and_then(|note| match &note.what {
+            What::Part { part, .. } => Some(parts::span_of(owner, &run.id(), part)),
+            What::Step { step, .. } => run.step_until(step, note.at),
+            _ => None,
+        });
+        let run = run.id();
+        let context = self.place_of(owner, &run, 0)?.context;
+        Some(part.map_or(context, |span| Context { span, ..context }))
     }
 }
 
@@ -235,6 +251,12 @@ fn of_note(note: &Note) -> Option<Said> {
             let mut more = step_attributes(step);
             more.push((Key::Outcome, outcome.as_str().into()));
             ("agent_session.step.completed", format!("{} {}", step.id.as_str(), at()), more, false)
+        }
+        What::Part { part, end, .. } if end.outcome != EndOutcome::Unknown => {
+            let mut more = parts::attributes_of(part);
+            more.push((Key::Outcome, end.outcome.as_str().into()));
+            let warning = end.outcome == EndOutcome::Failed && matches!(part, Part::Spec { .. });
+            ("agent_session.step.completed", format!("{part:?} {}", at()), more, warning)
         }
         What::PlanReady => ("agent_session.plan.ready", at(), Vec::new(), false),
         What::VerificationFailed => ("agent_session.verification.failed", at(), Vec::new(), true),

@@ -100,7 +100,9 @@ impl Run {
         let at = self.marks.partition_point(|known| known.since <= mark.since);
         self.marks.insert(at, mark);
         if self.marks.len() > MAX_MARKS {
-            self.marks.remove(0);
+            // What is over is asked for no more, as long as all of it was told.
+            let over = self.marks.iter().position(|known| known.until.is_some());
+            self.marks.remove(over.unwrap_or(0));
         }
     }
 
@@ -133,6 +135,12 @@ impl Run {
             until,
             |of| matches!(of, MarkOf::Agent(thread) if thread.as_str() == agent.as_str()),
         )
+    }
+
+    /// The span of a step that was over then.
+    pub(super) fn step_until(&self, step: &Step, until: Timestamp) -> Option<SpanId> {
+        let same = |m: &&Mark| m.until == Some(until) && matches!(&m.of, MarkOf::Step(s) if s.id == step.id);
+        self.marks.iter().rev().find(same).map(|m| m.span)
     }
 
     /// When the step of a mark was entered anew, which is the end of the entry before.

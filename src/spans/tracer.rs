@@ -117,7 +117,7 @@ impl Tracer {
 
     /// A session leaves memory: what it still has to tell is told with the next [`Self::drain`], and then it is forgotten.
     pub fn forget(&mut self, facts: &Facts, now: Timestamp) {
-        self.lose(facts, now);
+        self.lose(facts, facts.last_activity, now);
         let key = (facts.source.clone(), facts.session.clone());
         if let Some(trace) = self.traces.get_mut(&key) {
             trace.waiting.iter_mut().for_each(|w| w.due = now);
@@ -228,14 +228,21 @@ impl Tracer {
         });
         let place = match above {
             Some((trace, parent)) => Place { context: Context { trace, span: own }, parent: Some(parent) },
-            None => {
-                let trace = TraceId::of((key.0.as_str(), key.1.as_str(), run));
-                Place { context: Context { trace, span: own }, parent: None }
-            }
+            None => Place { context: top_of(key, run), parent: None },
         };
         let trace = self.traces.get_mut(key)?;
         trace.runs[at].place = Some(place);
         Some(place)
+    }
+
+    /// Where the span of a run will be that nothing was told of yet: known beforehand where it has a name of its own and no
+    /// other session above it.
+    pub(super) fn context_to_be(&self, key: &Key, run: RunKey) -> Option<Context> {
+        let is_below = self.employers.contains_key(&key.1) || self.traces.get(key)?.parent.is_some();
+        if is_below || matches!(run, RunKey::Since(_)) {
+            return None;
+        }
+        Some(top_of(key, &(run, 0)))
     }
 
     /// The run before, and the one that was forked from.
@@ -302,6 +309,11 @@ impl Tracer {
         });
         employers.retain(|_, employer| traces.contains_key(employer));
     }
+}
+
+/// The span of a run that is the top of its trace.
+fn top_of(key: &Key, run: &(RunKey, u8)) -> Context {
+    Context { trace: TraceId::of((key.0.as_str(), key.1.as_str(), run)), span: run_span(key, run) }
 }
 
 fn run_span(key: &Key, run: &(RunKey, u8)) -> SpanId {

@@ -112,6 +112,10 @@ impl Trace {
                 let mark = run.marks.iter().find(exact).or_else(|| run.marks.iter().rev().find(same));
                 let since = mark.map(|m| m.since).or(*since)?;
                 let id = mark.map_or_else(|| step_span(key, step, since), |m| m.span);
+                let step = match mark.map(|m| &m.of) {
+                    Some(MarkOf::Step(began)) => &step.said_before(began),
+                    _ => step,
+                };
                 build::step(key, step, within(id), context.span, (since, at), *outcome)
             }
             What::Call { call, tool, class, since, outcome, exit_code } => {

@@ -1,0 +1,147 @@
+//! Ends of steps and runs: what is known of them from their beginnings, and how long they lasted where nobody saw them end.
+
+use agent_session_exporter::spans::{Key, Outgoing, Span, SpanId, Value};
+use serde_json::{Value as Json, json};
+
+use super::made::{attribute, call, call_ended, events_of, line, named, spans, turn, turn_ended};
+use super::recordings::transcript;
+use super::tree::told;
+
+fn step(at: f64, event: &str, data: Json) -> Json {
+    line("s", at, &format!("workflow.step.{event}"), json!({ "data": data }))
+}
+
+#[test]
+fn a_step_that_ends_by_its_id_alone_is_what_it_began_as() {
+    // The outer one is no longer the newest when it ends.
+    let lines = [
+        turn("s", 0.0, "r1"),
+        step(1.0, "started", json!({"stepId": "a", "kind": "build", "name": "Outer", "index": 1})),
+        step(2.0, "started", json!({"stepId": "b", "kind": "verify", "name": "Inner"})),
+        step(3.0, "completed", json!({"stepId": "b", "outcome": "advanced"})),
+        step(4.0, "completed", json!({"stepId": "a", "outcome": "failed"})),
+        turn_ended("s", 9.0, "r1", "completed"),
+    ];
+    let spans = spans(&lines);
+    let (outer, inner) = (named(&spans, "build Outer"), named(&spans, "verify Inner"));
+    assert_eq!((outer.end.since(outer.start), inner.end.since(inner.start)), (3_000, 1_000));
+    assert_eq!(attribute(outer, Key::StepKind), Some(&Value::from("build")));
+    assert_eq!(attribute(outer, Key::StepIndex), Some(&Value::Int(1)));
+    assert_eq!(attribute(inner, Key::StepName), Some(&Value::from("Inner")));
+    assert!(outer.failed && !inner.failed);
+    assert_eq!(spans.len(), 3);
+}
+
+#[test]
+fn a_step_in_which_many_agents_are_started_keeps_its_place() {
+    let mut lines = vec![
+        turn("s", 0.0, "r1"),
+        step(1.0, "started", json!({"stepId": "a", "kind": "build", "name": "Outer"})),
+    ];
+    for n in 0..300 {
+        let (at, id) = (2.0 + f64::from(n) * 10.0, format!("t{n}"));
+        lines.extend([call("s", at, &id, "task"), call_ended("s", at + 9.0, &id)]);
+    }
+    lines.push(step(4_000.0, "completed", json!({"stepId": "a", "outcome": "advanced"})));
+    lines.push(turn_ended("s", 4_001.0, "r1", "completed"));
+    let spans = spans(&lines);
+    let outer = named(&spans, "build Outer");
+    assert_eq!(outer.end.since(outer.start), 3_999_000);
+    let calls: Vec<&Span> = spans.iter().filter(|s| s.name == "execute_tool task").collect();
+    assert_eq!(calls.len(), 300);
+    assert!(calls.iter().all(|call| call.parent == Some(outer.context.span)));
+}
+
+#[test]
+fn a_run_that_is_lost_lasted_as_long_as_its_sub_agents_worked() {
+    let own = |data: Json| json!({"parentSessionId": "s", "data": data});
+    let spans = spans(&[
+        turn("s", 0.0, "r1"),
+        call("s", 1.0, "t", "task"),
+        line("child", 2.0, "turn.started", own(json!({"trigger": "machine"}))),
+        line("child", 3.0, "tool.started", own(json!({"callId": "k", "tool": "grep"}))),
+        line("child", 90.0, "tool.ended", own(json!({"callId": "k", "outcome": "ok"}))),
+    ]);
+    let task = named(&spans, "execute_tool task");
+    let run = spans.iter().find(|s| s.parent.is_none()).unwrap();
+    let child = spans.iter().find(|s| s.parent == Some(task.context.span)).unwrap();
+    for span in [run, task, child] {
+        assert_eq!(attribute(span, Key::EndObserved), Some(&Value::Bool(false)), "{}", span.name);
+        assert_eq!(span.end, child.end, "{}", span.name);
+    }
+    assert_eq!(run.end.since(run.start), 90_000);
+}
+
+/// Nothing is written while a model does not answer, nor while a command runs.
+#[test]
+fn an_interrupted_run_lasted_until_its_process_ended() {
+    for (scenario, least, most) in
+        [("hang-no-headers", 39_000, 40_500), ("sigint-tool", 7_300, 7_400), ("sigterm-tool", 6_800, 6_900)]
+    {
+        let spans = transcript(scenario);
+        let run = spans.iter().find(|s| s.parent.is_none()).unwrap();
+        let lasted = run.end.since(run.start);
+        assert!((least..=most).contains(&lasted), "{scenario}: {lasted}");
+        assert_eq!(attribute(run, Key::Outcome), Some(&Value::from("cancelled")), "{scenario}");
+        if scenario != "hang-no-headers" {
+            let command = named(&spans, "execute_tool Bash");
+            assert!(command.end.since(command.start) > 6_000, "{scenario}: {command:?}");
+        }
+    }
+}
+
+#[test]
+fn an_event_names_the_run_before_anything_else_of_it_is_told() {
+    let asks = json!({"data": {"actionId": "q", "kind": "question"}});
+    let lines = |parent: Option<&str>| {
+        let mut lines = vec![turn("s", 0.0, "r1"), line("s", 1.0, "user.action_required", asks.clone())];
+        lines.push(turn_ended("s", 600.0, "r1", "completed"));
+        for line in &mut lines {
+            line["parentSessionId"] = json!(parent);
+        }
+        told(events_of(&lines))
+    };
+    let all = lines(None);
+    let asked = all.iter().find_map(|(at, o)| match o {
+        Outgoing::Log(log) if log.name.ends_with("action_required") => Some((*at, log.context)),
+        _ => None,
+    });
+    let run = all.iter().find_map(|(at, o)| match o {
+        Outgoing::Span(span) if span.parent.is_none() => Some((*at, span.context)),
+        _ => None,
+    });
+    let ((asked_at, context), (told_at, run)) = (asked.unwrap(), run.unwrap());
+    assert!(asked_at < told_at);
+    assert_eq!(context, Some(run));
+    // Of a sub-agent it depends on what is found above it.
+    let below = lines(Some("p"));
+    let of_run = |(_, o): &(_, Outgoing)| match o {
+        Outgoing::Log(log) => log.name.ends_with("action_required").then_some(log.context),
+        Outgoing::Span(_) => None,
+    };
+    assert_eq!(below.iter().find_map(of_run), Some(None));
+}
+
+#[test]
+fn that_a_step_is_over_is_said_of_its_span() {
+    let all = told(events_of(&[
+        turn("s", 0.0, "r1"),
+        step(1.0, "started", json!({"stepId": "a", "kind": "build"})),
+        step(2.0, "completed", json!({"stepId": "a", "outcome": "advanced"})),
+        turn_ended("s", 9.0, "r1", "completed"),
+    ]));
+    let span = all.iter().find_map(|(_, o)| match o {
+        Outgoing::Span(span) if span.name == "build" => Some(span.context.span),
+        _ => None,
+    });
+    let said = |name: &str| {
+        let of = |(_, o): &(_, Outgoing)| match o {
+            Outgoing::Log(log) if log.name == name => log.context.map(|c| c.span),
+            _ => None,
+        };
+        all.iter().find_map(of)
+    };
+    let ids: [Option<SpanId>; 3] =
+        [span, said("agent_session.step.started"), said("agent_session.step.completed")];
+    assert!(ids[0].is_some() && ids.iter().all(|id| *id == ids[0]), "{ids:?}");
+}
