@@ -158,6 +158,11 @@ impl Settings {
         if !disabled {
             (settings.traces, settings.logs, settings.metrics) = (traces, logs, metrics);
         }
+        if disabled {
+            // Nothing of it is used.
+            let unused = vars.wrong.drain(..).map(|wrong| format!("{wrong}; OpenTelemetry is switched off"));
+            vars.ignored.extend(unused);
+        }
         settings.ignored = vars.ignored;
         if vars.wrong.is_empty() { Ok(settings) } else { Err(vars.wrong) }
     }

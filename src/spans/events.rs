@@ -177,8 +177,9 @@ impl Tracer {
     /// Sees a session's state, and tells what is new. Of what held before `epoch` nothing is told.
     pub fn see(&mut self, facts: &Facts, derived: &Derived, epoch: Timestamp, now: Timestamp) {
         let key = (facts.source.clone(), facts.session.clone());
-        let events = &mut self.traces.entry(key.clone()).or_default().events;
-        if events.see(&key, facts, derived, epoch, now) {
+        let trace = self.traces.entry(key.clone()).or_default();
+        let is_news = trace.events.see(&key, facts, derived, epoch, now);
+        if trace.know(facts) || is_news {
             self.expect(now);
             self.dirty.insert(key);
         }
@@ -193,7 +194,7 @@ impl Tracer {
         };
         let due = trace.events.drain(now);
         for Waiting { due, run, note, mut record } in due {
-            record.context = run.and_then(|run| self.context_of(key, run, note.as_ref()));
+            record.context = run.and_then(|run| self.context_of(key, run, note.as_ref(), now));
             record.observed = now;
             out.push((due, Outgoing::Log(record)));
         }
@@ -203,12 +204,20 @@ impl Tracer {
 // === impl Tracer ===
 
 impl Tracer {
-    /// The span that an event is about, else the one of its run.
-    fn context_of(&mut self, owner: &Owner, key: RunKey, note: Option<&Note>) -> Option<Context> {
+    /// The span that an event is about, else the one of its run. Of a run that has just begun it is not settled what it hangs
+    /// on: what tells may not have been read yet.
+    fn context_of(
+        &mut self,
+        owner: &Owner,
+        key: RunKey,
+        note: Option<&Note>,
+        now: Timestamp,
+    ) -> Option<Context> {
         let runs = &self.traces.get(owner)?.runs;
-        let Some(run) = runs.iter().rfind(|run| run.key == key) else {
-            return self.context_to_be(owner, key);
-        };
+        let run = runs.iter().rfind(|run| run.key == key)?;
+        if run.place.is_none() && now.since(run.since) < SETTLED_MS {
+            return None;
+        }
         let part = note.and_then(|note| match &note.what {
             What::Part { part, .. } => Some(parts::span_of(owner, &run.id(), part)),
             What::Step { step, .. } => run.step_until(step, note.at),

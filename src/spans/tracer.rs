@@ -228,21 +228,14 @@ impl Tracer {
         });
         let place = match above {
             Some((trace, parent)) => Place { context: Context { trace, span: own }, parent: Some(parent) },
-            None => Place { context: top_of(key, run), parent: None },
+            None => {
+                let trace = TraceId::of((key.0.as_str(), key.1.as_str(), run));
+                Place { context: Context { trace, span: own }, parent: None }
+            }
         };
         let trace = self.traces.get_mut(key)?;
         trace.runs[at].place = Some(place);
         Some(place)
-    }
-
-    /// Where the span of a run will be that nothing was told of yet: known beforehand where it has a name of its own and no
-    /// other session above it.
-    pub(super) fn context_to_be(&self, key: &Key, run: RunKey) -> Option<Context> {
-        let is_below = self.employers.contains_key(&key.1) || self.traces.get(key)?.parent.is_some();
-        if is_below || matches!(run, RunKey::Since(_)) {
-            return None;
-        }
-        Some(top_of(key, &(run, 0)))
     }
 
     /// The run before, and the one that was forked from.
@@ -309,11 +302,6 @@ impl Tracer {
         });
         employers.retain(|_, employer| traces.contains_key(employer));
     }
-}
-
-/// The span of a run that is the top of its trace.
-fn top_of(key: &Key, run: &(RunKey, u8)) -> Context {
-    Context { trace: TraceId::of((key.0.as_str(), key.1.as_str(), run)), span: run_span(key, run) }
 }
 
 fn run_span(key: &Key, run: &(RunKey, u8)) -> SpanId {
@@ -396,6 +384,21 @@ impl Trace {
 
     fn index_of(&self, run: &(RunKey, u8)) -> Option<usize> {
         self.runs.iter().rposition(|known| known.key == run.0 && known.generation == run.1)
+    }
+
+    /// The open run is known before anything of it is over, so that what hangs on it finds it; true if it was not. One that
+    /// nobody declared may turn out to be part of another.
+    pub(super) fn know(&mut self, facts: &Facts) -> bool {
+        let open = facts.turn.as_ref().filter(|turn| !turn.implicit);
+        let Some((Some(request), Some(since))) = open.map(|turn| (turn.request.clone(), turn.started)) else {
+            return false;
+        };
+        let key = RunKey::Named(request);
+        let is_new = self.runs.iter().all(|run| run.key != key);
+        if is_new {
+            self.begin(Run::new(key, 0, since));
+        }
+        is_new
     }
 
     /// Takes a note; false where there is no room for it.

@@ -95,6 +95,10 @@ fn a_signals_own_variable_goes_before_the_general_one() {
 fn signals_and_everything_can_be_switched_off() {
     let some = read(&[HTTP, ("OTEL_LOGS_EXPORTER", "none"), ("OTEL_TRACES_EXPORTER", "otlp")]).unwrap();
     assert!(some.traces.is_some() && some.logs.is_none() && some.metrics.is_some());
+    // What is switched off keeps nobody from starting, whatever else is set.
+    let off = ("OTEL_SDK_DISABLED", "true");
+    let broken = read(&[off, ("OTEL_EXPORTER_OTLP_ENDPOINT", "nowhere")]).unwrap();
+    assert!(broken.traces.is_none() && broken.ignored[0].starts_with("OTEL_EXPORTER_OTLP_ENDPOINT: "));
     let none = read(&[HTTP, ("OTEL_SDK_DISABLED", "TRUE")]).unwrap();
     assert!(Signal::ALL.iter().all(|s| none.target(*s).is_none()));
 }

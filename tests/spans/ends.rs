@@ -92,16 +92,11 @@ fn an_interrupted_run_lasted_until_its_process_ended() {
 
 #[test]
 fn an_event_names_the_run_before_anything_else_of_it_is_told() {
-    let asks = json!({"data": {"actionId": "q", "kind": "question"}});
-    let lines = |parent: Option<&str>| {
-        let mut lines = vec![turn("s", 0.0, "r1"), line("s", 1.0, "user.action_required", asks.clone())];
-        lines.push(turn_ended("s", 600.0, "r1", "completed"));
-        for line in &mut lines {
-            line["parentSessionId"] = json!(parent);
-        }
-        told(events_of(&lines))
-    };
-    let all = lines(None);
+    let all = told(events_of(&[
+        turn("s", 0.0, "r1"),
+        line("s", 1.0, "user.action_required", json!({"data": {"actionId": "q", "kind": "question"}})),
+        turn_ended("s", 600.0, "r1", "completed"),
+    ]));
     let asked = all.iter().find_map(|(at, o)| match o {
         Outgoing::Log(log) if log.name.ends_with("action_required") => Some((*at, log.context)),
         _ => None,
@@ -113,13 +108,41 @@ fn an_event_names_the_run_before_anything_else_of_it_is_told() {
     let ((asked_at, context), (told_at, run)) = (asked.unwrap(), run.unwrap());
     assert!(asked_at < told_at);
     assert_eq!(context, Some(run));
-    // Of a sub-agent it depends on what is found above it.
-    let below = lines(Some("p"));
-    let of_run = |(_, o): &(_, Outgoing)| match o {
-        Outgoing::Log(log) => log.name.ends_with("action_required").then_some(log.context),
-        Outgoing::Span(_) => None,
-    };
-    assert_eq!(below.iter().find_map(of_run), Some(None));
+}
+
+/// Its file may be read first, and for a moment it looks like a session of its own.
+#[test]
+fn an_event_of_a_run_that_has_just_begun_does_not_settle_what_the_run_hangs_on() {
+    let own = |data: Json| json!({"parentSessionId": "s", "data": data});
+    let spans = spans(&[
+        line("child", 1.5, "turn.started", json!({"requestId": "c1", "data": {"trigger": "machine"}})),
+        // Two seconds later it is known whose it is.
+        line("child", 3.5, "tool.started", own(json!({"callId": "k", "tool": "grep"}))),
+        turn("s", 0.0, "r1"),
+        call("s", 1.0, "t", "task"),
+        line("child", 9.0, "turn.ended", own(json!({"requestId": "c1", "outcome": "completed"}))),
+        call_ended("s", 10.0, "t"),
+        turn_ended("s", 11.0, "r1", "completed"),
+    ]);
+    let task = named(&spans, "execute_tool task");
+    let child = spans.iter().find(|s| s.end.since(s.start) == 7_500).unwrap();
+    assert_eq!(child.parent, Some(task.context.span));
+}
+
+#[test]
+fn a_sub_agent_hangs_on_the_run_that_was_open_though_nothing_in_it_was_over() {
+    let own = |data: Json| json!({"parentSessionId": "s", "data": data});
+    let spans = spans(&[
+        turn("s", 0.0, "r1"),
+        turn_ended("s", 10.0, "r1", "completed"),
+        turn("s", 20.0, "r2"),
+        line("child", 25.0, "turn.started", own(json!({"trigger": "machine"}))),
+        line("child", 30.0, "turn.ended", own(json!({"outcome": "completed"}))),
+        turn_ended("s", 100.0, "r2", "completed"),
+    ]);
+    let child = spans.iter().find(|s| s.end.since(s.start) == 5_000).unwrap();
+    let second = spans.iter().find(|s| s.end.since(s.start) == 80_000).unwrap();
+    assert_eq!((child.parent, child.context.trace), (Some(second.context.span), second.context.trace));
 }
 
 #[test]

@@ -95,10 +95,14 @@ fn what_happens_is_told_where_it_happened_and_once() {
         _ => None,
     });
     for log in logs.iter().filter(|l| !l.name.contains("step.started")) {
-        let (of, run) = (log.context.unwrap(), run.unwrap());
+        assert!(log.observed >= log.time);
+        let Some(of) = log.context else {
+            assert!(log.observed.as_millis() < START_MS + 5_000, "{}", log.name);
+            continue;
+        };
+        let run = run.unwrap();
         assert_eq!(of.trace, run.trace, "{}", log.name);
         assert_eq!(of == run, log.name != "agent_session.step.completed", "{}", log.name);
-        assert!(log.observed >= log.time);
     }
 }
 
