@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Context, SpanEvent, SpanId};
-use crate::event::{Id, SessionId, Step, Timestamp};
+use crate::event::{Id, SessionId, Step, StepKind, Timestamp};
 use crate::session::notes::RunKey;
 
 /// Steps and calls of one run that others may hang on.
@@ -53,6 +53,21 @@ pub(super) enum MarkOf {
     Agent(Id),
     /// A turn of such an agent that was told of by its lines.
     Lines,
+}
+
+/// The level of steps of a workflow, of which one is open at a time.
+const WORKFLOW: u8 = 3;
+
+/// Steps lie in those of a lower level.
+const fn level(kind: StepKind) -> u8 {
+    match kind {
+        StepKind::Batch => 0,
+        StepKind::Spec => 1,
+        StepKind::Attempt => 2,
+        StepKind::Plan | StepKind::Build | StepKind::Verify | StepKind::Other => WORKFLOW,
+        StepKind::Task => 4,
+        StepKind::Compaction => 5,
+    }
 }
 
 // === impl Run ===
@@ -135,6 +150,22 @@ impl Run {
             until,
             |of| matches!(of, MarkOf::Agent(thread) if thread.as_str() == agent.as_str()),
         )
+    }
+
+    /// The step that one of this kind was entered in. Of batches, specs and attempts several may be open at once: where it is
+    /// not clear which one is meant, what is around all of them.
+    pub(super) fn around(&self, kind: StepKind, since: Timestamp) -> Option<SpanId> {
+        let open = self.marks.iter().filter(|m| m.since <= since && m.until.is_none_or(|end| end > since));
+        let steps = open.filter_map(|m| match &m.of {
+            MarkOf::Step(step) => Some((level(step.kind), m.span)),
+            _ => None,
+        });
+        let steps: Vec<(u8, SpanId)> = steps.collect();
+        (0..level(kind)).rev().find_map(|outer| {
+            let mut same = steps.iter().rev().filter(|(level, _)| *level == outer);
+            let newest = same.next()?.1;
+            (outer == WORKFLOW || same.next().is_none()).then_some(newest)
+        })
     }
 
     /// The span of a step that was over then.

@@ -146,6 +146,51 @@ fn a_sub_agent_hangs_on_the_run_that_was_open_though_nothing_in_it_was_over() {
 }
 
 #[test]
+fn steps_lie_in_the_steps_around_them_where_those_are_clear() {
+    let began =
+        |at: f64, id: &str, kind: &str| step(at, "started", json!({"stepId": id, "kind": kind, "name": id}));
+    let over = |at: f64, id: &str| step(at, "completed", json!({"stepId": id, "outcome": "advanced"}));
+    let spans = spans(&[
+        turn("s", 0.0, "r1"),
+        began(1.0, "b", "batch"),
+        began(2.0, "s1", "spec"),
+        began(3.0, "a1", "attempt"),
+        began(4.0, "s2", "spec"),
+        // Of which of the two?
+        began(5.0, "a2", "attempt"),
+        over(6.0, "a2"),
+        over(7.0, "s2"),
+        over(8.0, "a1"),
+        over(9.0, "s1"),
+        over(10.0, "b"),
+        began(11.0, "p", "plan"),
+        began(12.0, "w", "build"),
+        began(13.0, "t", "task"),
+        over(14.0, "t"),
+        over(15.0, "w"),
+        began(15.0, "v", "verify"),
+        over(16.0, "v"),
+        turn_ended("s", 20.0, "r1", "completed"),
+    ]);
+    let of = |name: &str| named(&spans, name);
+    let run = of("invoke_agent mine").context.span;
+    let parents = [
+        ("batch b", run),
+        ("spec s1", of("batch b").context.span),
+        ("spec s2", of("batch b").context.span),
+        ("attempt a1", of("spec s1").context.span),
+        ("attempt a2", of("batch b").context.span),
+        ("plan p", run),
+        ("build w", run),
+        ("task t", of("build w").context.span),
+        ("verify v", run),
+    ];
+    for (name, parent) in parents {
+        assert_eq!(of(name).parent, Some(parent), "{name}");
+    }
+}
+
+#[test]
 fn that_a_step_is_over_is_said_of_its_span() {
     let all = told(events_of(&[
         turn("s", 0.0, "r1"),
