@@ -104,6 +104,16 @@ fn signals_and_everything_can_be_switched_off() {
 }
 
 #[test]
+fn an_attribute_that_is_named_twice_is_what_was_said_last() {
+    let settings = read(&[HTTP, ("OTEL_RESOURCE_ATTRIBUTES", "a=1,b=2,a=%33,service.name=x")]).unwrap();
+    let resource = settings.resource("here");
+    let of = |name: &str| -> Vec<&str> {
+        resource.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).collect()
+    };
+    assert_eq!((of("a"), of("b"), of("service.name")), (vec!["3"], vec!["2"], vec!["x"]));
+}
+
+#[test]
 fn numbers_of_batching_are_taken() {
     let settings = read(&[
         HTTP,
