@@ -349,6 +349,22 @@ pub struct Usage {
     pub context_used: Option<f64>,
 }
 
+// === impl Step ===
+
+impl Step {
+    /// With what an earlier word about the same step said of it, where this one says nothing.
+    pub fn said_before(&self, before: &Self) -> Self {
+        Self {
+            id: self.id.clone(),
+            kind: if self.kind == StepKind::Other { before.kind } else { self.kind },
+            name: self.name.clone().or_else(|| before.name.clone()),
+            index: self.index.or(before.index),
+            total: self.total.or(before.total),
+            entry: self.entry.or(before.entry),
+        }
+    }
+}
+
 // === impl Commands ===
 
 impl Commands {

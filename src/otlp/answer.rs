@@ -37,7 +37,7 @@ pub enum Answer {
     /// The server failed over these items, or over itself; that may pass.
     Failed(Why),
     /// Too much at once.
-    TooLarge,
+    TooLarge(Why),
     /// Never.
     Refused(Why),
 }
@@ -115,7 +115,7 @@ impl Answer {
         let is_page = kind.trim_start().to_ascii_lowercase().starts_with("text/html");
         match status {
             429 | 502 | 503 | 504 | 408 => Self::Later { why, after },
-            413 => Self::TooLarge,
+            413 => Self::TooLarge(why),
             // Another address, another login or another protocol is needed: somebody has to change a setting.
             300..=399 | 401 | 403 | 404 | 405 | 407 | 415 | 421 | 426 => Self::Misled(why),
             500..=599 if is_page => Self::Later { why, after },
@@ -138,8 +138,8 @@ impl Answer {
             | Code::OutOfRange
             | Code::DataLoss => Self::Later { why, after },
             Code::ResourceExhausted if after.is_some() => Self::Later { why, after },
-            // Without a word of when to come again it is the size of the message that exhausts.
-            Code::ResourceExhausted => Self::TooLarge,
+            // Without a word of when to come again it is mostly the size of the message that exhausts.
+            Code::ResourceExhausted => Self::TooLarge(why),
             Code::Unauthenticated | Code::PermissionDenied | Code::Unimplemented | Code::NotFound => {
                 Self::Misled(why)
             }
@@ -206,7 +206,7 @@ mod tests {
         use tonic::Code;
         let full = Answer::of_code(Code::ResourceExhausted, after);
         assert_eq!(full, Answer::Later { why: Why::Code(8), after });
-        assert_eq!(Answer::of_code(Code::ResourceExhausted, None), Answer::TooLarge);
+        assert_eq!(Answer::of_code(Code::ResourceExhausted, None), Answer::TooLarge(Why::Code(8)));
         assert_eq!(Answer::of_code(Code::Unauthenticated, None), Answer::Misled(Why::Code(16)));
         assert_eq!(Answer::of_code(Code::InvalidArgument, None), Answer::Refused(Why::Code(3)));
     }

@@ -158,6 +158,11 @@ impl Settings {
         if !disabled {
             (settings.traces, settings.logs, settings.metrics) = (traces, logs, metrics);
         }
+        if disabled {
+            // Nothing of it is used.
+            let unused = vars.wrong.drain(..).map(|wrong| format!("{wrong}; OpenTelemetry is switched off"));
+            vars.ignored.extend(unused);
+        }
         settings.ignored = vars.ignored;
         if vars.wrong.is_empty() { Ok(settings) } else { Err(vars.wrong) }
     }
@@ -183,7 +188,12 @@ impl Settings {
 
 /// What the environment says of who sends, with what is known anyway.
 fn resource(vars: &mut Variables<'_>) -> Vec<(String, String)> {
-    let mut all = vars.pairs(&["OTEL_RESOURCE_ATTRIBUTES".to_owned()]);
+    let mut all: Vec<(String, String)> = Vec::new();
+    for (name, value) in vars.pairs(&["OTEL_RESOURCE_ATTRIBUTES".to_owned()]) {
+        // OTLP knows no name twice.
+        all.retain(|(known, _)| *known != name);
+        all.push((name, value));
+    }
     if let Some(name) = vars.text("OTEL_SERVICE_NAME") {
         all.retain(|(key, _)| key != "service.name");
         all.push(("service.name".to_owned(), name.to_owned()));

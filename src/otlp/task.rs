@@ -267,7 +267,7 @@ impl Sender {
         } else {
             let body = Bytes::from(self.encoder.request(self.signal, items));
             let answer = if body.len() > MAX_REQUEST && n > 1 {
-                Answer::TooLarge
+                Answer::TooLarge(Why::Status(413))
             } else {
                 self.transport.send(self.signal, body).await
             };
@@ -306,16 +306,17 @@ impl Sender {
                 self.is_up();
                 if rejected > 0 { Next::Lost } else { Next::Gone }
             }
-            Answer::TooLarge if n > 1 => {
+            Answer::TooLarge(_) if n > 1 => {
                 self.most = n / 2;
                 self.arrived = 0;
                 Next::Again(Duration::ZERO)
             }
-            Answer::TooLarge => self.refuse(Why::Status(413), items),
-            Answer::Refused(why) => self.refuse(why, items),
-            Answer::Failed(why) => {
-                self.failures += 1;
-                if self.failures >= MAX_FAILURES { self.refuse(why, items) } else { self.wait(why, None) }
+            // A server of gRPC says the same when it has no room, which may pass.
+            Answer::TooLarge(why @ Why::Code(_)) | Answer::Failed(why) => self.fail(why, items),
+            Answer::TooLarge(why) | Answer::Refused(why) => {
+                self.refuse(why, items);
+                self.is_up();
+                Next::Lost
             }
             Answer::Later { why, after } => self.wait(why, after),
             Answer::Misled(why) => {
@@ -329,11 +330,21 @@ impl Sender {
         }
     }
 
-    fn refuse(&mut self, why: Why, items: u64) -> Next {
+    fn refuse(&self, why: Why, items: u64) {
         let signal = self.signal.as_str();
         tracing::warn!(signal, items, reason = %why, "the collector refuses items; they are left out");
         self.count("refused", items);
-        self.is_up();
+    }
+
+    /// The server failed. It may be over these items, which therefore do not hold up the rest for ever; it may be over
+    /// everything, and then as few as possible are lost: pauses grow on until a request arrives.
+    fn fail(&mut self, why: Why, items: u64) -> Next {
+        self.failures += 1;
+        if self.failures < MAX_FAILURES {
+            return self.wait(why, None);
+        }
+        self.refuse(why, items);
+        self.failures = 0;
         Next::Lost
     }
 
@@ -348,7 +359,8 @@ impl Sender {
     fn again(&mut self, after: Option<Duration>) -> Next {
         let pause = self.backoff.pause(self.tries);
         self.tries = self.tries.saturating_add(1);
-        Next::Again(after.map_or(pause, |after| after.max(Duration::from_millis(1))))
+        // Who wants to be asked again at once gets the pauses of who says nothing.
+        Next::Again(after.filter(|after| !after.is_zero()).unwrap_or(pause))
     }
 
     fn is_up(&mut self) {

@@ -561,6 +561,10 @@ impl Facts {
         {
             return;
         }
+        // Some say what it is only when it begins.
+        let same = |open: &&OpenStep| open.step.id == step.id;
+        let said = self.step.as_ref().filter(same).map(|open| step.said_before(&open.step));
+        let step = said.as_ref().unwrap_or(step);
         out.one(Count::Step(step.kind, outcome));
         let mut started = None;
         if self.step.as_ref().is_some_and(|o| o.step.id == step.id && (t.is_none() || o.started <= t)) {

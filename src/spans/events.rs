@@ -10,13 +10,13 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::build::step_attributes;
-use super::run::Run;
+use super::parts;
 use super::told::Told;
 use super::tracer::{Owner, SETTLED_MS, Tracer};
-use super::{Key, LogRecord, Outgoing, Value};
+use super::{Context, Key, LogRecord, Outgoing, Value};
 use crate::event::reduce::stable_hash;
-use crate::event::{ProgressKind, Timestamp};
-use crate::session::notes::{Note, RunKey, What, key_of};
+use crate::event::{EndOutcome, ProgressKind, Timestamp};
+use crate::session::notes::{Note, Part, RunKey, What, key_of};
 use crate::session::{Derived, Facts, State};
 
 /// Name, what tells the fact from others, attributes, whether somebody should look.
@@ -177,8 +177,9 @@ impl Tracer {
     /// Sees a session's state, and tells what is new. Of what held before `epoch` nothing is told.
     pub fn see(&mut self, facts: &Facts, derived: &Derived, epoch: Timestamp, now: Timestamp) {
         let key = (facts.source.clone(), facts.session.clone());
-        let events = &mut self.traces.entry(key.clone()).or_default().events;
-        if events.see(&key, facts, derived, epoch, now) {
+        let trace = self.traces.entry(key.clone()).or_default();
+        let is_news = trace.events.see(&key, facts, derived, epoch, now);
+        if trace.know(facts) || is_news {
             self.expect(now);
             self.changed(key);
         }
@@ -192,15 +193,39 @@ impl Tracer {
             return;
         };
         let due = trace.events.drain(now);
-        for Waiting { due, run, mut record, .. } in due {
-            let run = run.and_then(|key_of_run| {
-                let runs = &self.traces.get(key)?.runs;
-                runs.iter().rfind(|run| run.key == key_of_run).map(Run::id)
-            });
-            record.context = run.and_then(|run| self.place_of(key, &run, 0)).map(|place| place.context);
+        for Waiting { due, run, note, mut record } in due {
+            record.context = run.and_then(|run| self.context_of(key, run, note.as_ref(), now));
             record.observed = now;
             out.push((due, Outgoing::Log(record)));
         }
+    }
+}
+
+// === impl Tracer ===
+
+impl Tracer {
+    /// The span that an event is about, else the one of its run. Of a run that has just begun it is not settled what it hangs
+    /// on: what tells may not have been read yet.
+    fn context_of(
+        &mut self,
+        owner: &Owner,
+        key: RunKey,
+        note: Option<&Note>,
+        now: Timestamp,
+    ) -> Option<Context> {
+        let runs = &self.traces.get(owner)?.runs;
+        let run = runs.iter().rfind(|run| run.key == key)?;
+        if run.place.is_none() && now.since(run.since) < SETTLED_MS {
+            return None;
+        }
+        let part = note.and_then(|note| match &note.what {
+            What::Part { part, .. } => Some(parts::span_of(owner, &run.id(), part)),
+            What::Step { step, .. } => run.step_until(step, note.at),
+            _ => None,
+        });
+        let run = run.id();
+        let context = self.place_of(owner, &run, 0)?.context;
+        Some(part.map_or(context, |span| Context { span, ..context }))
     }
 }
 
@@ -235,6 +260,12 @@ fn of_note(note: &Note) -> Option<Said> {
             let mut more = step_attributes(step);
             more.push((Key::Outcome, outcome.as_str().into()));
             ("agent_session.step.completed", format!("{} {}", step.id.as_str(), at()), more, false)
+        }
+        What::Part { part, end, .. } if end.outcome != EndOutcome::Unknown => {
+            let mut more = parts::attributes_of(part);
+            more.push((Key::Outcome, end.outcome.as_str().into()));
+            let warning = end.outcome == EndOutcome::Failed && matches!(part, Part::Spec { .. });
+            ("agent_session.step.completed", format!("{part:?} {}", at()), more, warning)
         }
         What::PlanReady => ("agent_session.plan.ready", at(), Vec::new(), false),
         What::VerificationFailed => ("agent_session.verification.failed", at(), Vec::new(), true),

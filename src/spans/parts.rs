@@ -37,7 +37,7 @@ pub(super) fn parent_of(owner: &Owner, run: &(RunKey, u8), part: &Part, context:
     above(part).map_or(context.span, |above| span_of(owner, run, &above))
 }
 
-fn attributes_of(part: &Part) -> Vec<(Key, Value)> {
+pub(super) fn attributes_of(part: &Part) -> Vec<(Key, Value)> {
     let (kind, name, index) = match part {
         Part::Batch(n) => (StepKind::Batch, None, Some(*n)),
         Part::Spec { name, .. } => (StepKind::Spec, Some(name), None),

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Context, SpanId};
-use crate::event::{Evidence, Id, ProgressKind, SessionId, Step, Timestamp};
+use crate::event::{Evidence, Id, ProgressKind, SessionId, Step, StepKind, Timestamp};
 use crate::session::notes::RunKey;
 
 /// Steps and calls of one run that others may hang on.
@@ -64,6 +64,21 @@ pub(super) enum MarkOf {
     Lines,
 }
 
+/// The level of steps of a workflow, of which one is open at a time.
+const WORKFLOW: u8 = 3;
+
+/// Steps lie in those of a lower level.
+const fn level(kind: StepKind) -> u8 {
+    match kind {
+        StepKind::Batch => 0,
+        StepKind::Spec => 1,
+        StepKind::Attempt => 2,
+        StepKind::Plan | StepKind::Build | StepKind::Verify | StepKind::Other => WORKFLOW,
+        StepKind::Task => 4,
+        StepKind::Compaction => 5,
+    }
+}
+
 // === impl Run ===
 
 impl Run {
@@ -113,7 +128,9 @@ impl Run {
         let at = self.marks.partition_point(|known| known.since <= mark.since);
         self.marks.insert(at, mark);
         if self.marks.len() > MAX_MARKS {
-            self.marks.remove(0);
+            // What is over is asked for no more, as long as all of it was told.
+            let over = self.marks.iter().position(|known| known.until.is_some());
+            self.marks.remove(over.unwrap_or(0));
         }
     }
 
@@ -146,6 +163,28 @@ impl Run {
             until,
             |of| matches!(of, MarkOf::Agent(thread) if thread.as_str() == agent.as_str()),
         )
+    }
+
+    /// The step that one of this kind was entered in. Of batches, specs and attempts several may be open at once: where it is
+    /// not clear which one is meant, what is around all of them.
+    pub(super) fn around(&self, kind: StepKind, since: Timestamp) -> Option<SpanId> {
+        let open = self.marks.iter().filter(|m| m.since <= since && m.until.is_none_or(|end| end > since));
+        let steps = open.filter_map(|m| match &m.of {
+            MarkOf::Step(step) => Some((level(step.kind), m.span)),
+            _ => None,
+        });
+        let steps: Vec<(u8, SpanId)> = steps.collect();
+        (0..level(kind)).rev().find_map(|outer| {
+            let mut same = steps.iter().rev().filter(|(level, _)| *level == outer);
+            let newest = same.next()?.1;
+            (outer == WORKFLOW || same.next().is_none()).then_some(newest)
+        })
+    }
+
+    /// The span of a step that was over then.
+    pub(super) fn step_until(&self, step: &Step, until: Timestamp) -> Option<SpanId> {
+        let same = |m: &&Mark| m.until == Some(until) && matches!(&m.of, MarkOf::Step(s) if s.id == step.id);
+        self.marks.iter().rev().find(same).map(|m| m.span)
     }
 
     /// When the step of a mark was entered anew, which is the end of the entry before.

@@ -128,7 +128,7 @@ impl Tracer {
 
     /// A session leaves memory: what it still has to tell is told with the next [`Self::drain`], and then it is forgotten.
     pub fn forget(&mut self, facts: &Facts, now: Timestamp) {
-        self.lose(facts, now);
+        self.lose(facts, facts.last_activity, now);
         let key = (facts.source.clone(), facts.session.clone());
         if let Some(trace) = self.traces.get_mut(&key) {
             trace.waiting.iter_mut().for_each(|w| w.due = now);
@@ -410,6 +410,21 @@ impl Trace {
 
     fn index_of(&self, run: &(RunKey, u8)) -> Option<usize> {
         self.runs.iter().rposition(|known| known.is(run))
+    }
+
+    /// The open run is known before anything of it is over, so that what hangs on it finds it; true if it was not. One that
+    /// nobody declared may turn out to be part of another.
+    pub(super) fn know(&mut self, facts: &Facts) -> bool {
+        let open = facts.turn.as_ref().filter(|turn| !turn.implicit);
+        let Some((Some(request), Some(since))) = open.map(|turn| (turn.request.clone(), turn.started)) else {
+            return false;
+        };
+        let key = RunKey::Named(request);
+        let is_new = self.runs.iter().all(|run| run.key != key);
+        if is_new {
+            self.begin(Run::new(key, 0, since));
+        }
+        is_new
     }
 
     /// Takes a note; false where there is no room for it.

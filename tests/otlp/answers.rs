@@ -147,11 +147,58 @@ fn too_much_at_once_is_sent_in_pieces() {
 fn a_single_item_that_is_too_large_is_left_out() {
     for protocol in BOTH {
         let collector = Collector::start();
-        collector.memory.script(vec![status(413, Code::ResourceExhausted)]);
+        // Over gRPC it may have no room at all, which may pass.
+        let tries = if protocol == Protocol::Grpc { 5 } else { 1 };
+        collector.memory.script(vec![status(413, Code::ResourceExhausted); tries]);
         let exporter = Exporter::start(&Disk::default(), &env(collector.address, protocol));
         exporter.put(spans(0..1));
         exporter.until_empty();
         assert_eq!(counts(&exporter), [0, 0, 1, 0], "{protocol:?}");
+        exporter.end();
+    }
+}
+
+/// Some say so for as long as they have no room, and not how long that will be.
+#[test]
+fn a_server_of_grpc_that_is_full_for_a_while_gets_everything_afterwards() {
+    // Thirty, fifteen, seven, three, one: pieces help nothing; then one is tried again.
+    let full = status(429, Code::ResourceExhausted);
+    let (collector, exporter) = told(Protocol::Grpc, vec![full; 8]);
+    assert_eq!(collector.memory.spans(), encoded(0..30));
+    assert_eq!(counts(&exporter), [30, 0, 0, 0]);
+    exporter.end();
+}
+
+#[test]
+fn a_server_that_fails_over_everything_costs_little_until_it_is_back() {
+    for protocol in BOTH {
+        let collector = Collector::start();
+        // Five tries a request: after the first, pauses have their full length.
+        collector.memory.script(vec![status(500, Code::Internal); 15]);
+        let exporter = Exporter::start(&Disk::default(), &env(collector.address, protocol));
+        exporter.put(spans(0..400));
+        exporter.until_empty();
+        assert_eq!(counts(&exporter), [100, 0, 300, 0], "{protocol:?}");
+        let times: Vec<_> = collector.memory.requests().iter().map(|r| r.at.unwrap()).collect();
+        for n in [6, 7, 8, 9, 11, 12, 13, 14] {
+            // At least half of the longest one, which is left to chance.
+            let pause = times[n] - times[n - 1];
+            assert!(pause >= Duration::from_millis(40), "{protocol:?}: {n} after {pause:?}");
+        }
+        exporter.end();
+    }
+}
+
+#[test]
+fn a_server_that_asks_to_come_back_at_once_is_not_asked_all_the_time() {
+    for protocol in BOTH {
+        let header = ("retry-after", "0".to_owned());
+        let say = Say::Status(429, Some(header), Code::ResourceExhausted, Some(Duration::ZERO));
+        let started = Instant::now();
+        let (collector, exporter) = told(protocol, vec![say; 20]);
+        // 20 ms, 40 ms, and 80 ms from then on, of which up to a half is left to chance.
+        assert!(started.elapsed() >= Duration::from_millis(700), "{protocol:?}: {:?}", started.elapsed());
+        assert_eq!(collector.memory.spans(), encoded(0..30), "{protocol:?}");
         exporter.end();
     }
 }

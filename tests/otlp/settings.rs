@@ -95,8 +95,22 @@ fn a_signals_own_variable_goes_before_the_general_one() {
 fn signals_and_everything_can_be_switched_off() {
     let some = read(&[HTTP, ("OTEL_LOGS_EXPORTER", "none"), ("OTEL_TRACES_EXPORTER", "otlp")]).unwrap();
     assert!(some.traces.is_some() && some.logs.is_none() && some.metrics.is_some());
+    // What is switched off keeps nobody from starting, whatever else is set.
+    let off = ("OTEL_SDK_DISABLED", "true");
+    let broken = read(&[off, ("OTEL_EXPORTER_OTLP_ENDPOINT", "nowhere")]).unwrap();
+    assert!(broken.traces.is_none() && broken.ignored[0].starts_with("OTEL_EXPORTER_OTLP_ENDPOINT: "));
     let none = read(&[HTTP, ("OTEL_SDK_DISABLED", "TRUE")]).unwrap();
     assert!(Signal::ALL.iter().all(|s| none.target(*s).is_none()));
+}
+
+#[test]
+fn an_attribute_that_is_named_twice_is_what_was_said_last() {
+    let settings = read(&[HTTP, ("OTEL_RESOURCE_ATTRIBUTES", "a=1,b=2,a=%33,service.name=x")]).unwrap();
+    let resource = settings.resource("here");
+    let of = |name: &str| -> Vec<&str> {
+        resource.iter().filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).collect()
+    };
+    assert_eq!((of("a"), of("b"), of("service.name")), (vec!["3"], vec!["2"], vec!["x"]));
 }
 
 #[test]

@@ -95,10 +95,14 @@ fn what_happens_is_told_where_it_happened_and_once() {
         _ => None,
     });
     for log in logs.iter().filter(|l| !l.name.contains("step.started")) {
-        // The tracer knows a run from the first of its parts on, which is the step.
-        let is_early = log.time.as_millis() < START_MS + 20_000 && log.context.is_none();
-        assert!(is_early || log.context == run, "{}", log.name);
         assert!(log.observed >= log.time);
+        let Some(of) = log.context else {
+            assert!(log.observed.as_millis() < START_MS + 5_000, "{}", log.name);
+            continue;
+        };
+        let run = run.unwrap();
+        assert_eq!(of.trace, run.trace, "{}", log.name);
+        assert_eq!(of == run, log.name != "agent_session.step.completed", "{}", log.name);
     }
 }
 

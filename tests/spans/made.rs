@@ -34,7 +34,7 @@ pub(crate) fn events_of(lines: &[Json]) -> Vec<(Timestamp, Event)> {
     events("push", &[path])
 }
 
-fn spans(lines: &[Json]) -> Vec<Span> {
+pub(crate) fn spans(lines: &[Json]) -> Vec<Span> {
     let all = told(events_of(lines));
     trees(&all);
     let span = |outgoing: Outgoing| match outgoing {
@@ -44,34 +44,34 @@ fn spans(lines: &[Json]) -> Vec<Span> {
     all.into_iter().filter_map(|(_, outgoing)| span(outgoing)).collect()
 }
 
-fn named<'a>(spans: &'a [Span], name: &str) -> &'a Span {
+pub(crate) fn named<'a>(spans: &'a [Span], name: &str) -> &'a Span {
     let mut found = spans.iter().filter(|s| s.name == name);
     let one = found.next().unwrap_or_else(|| panic!("no {name} in {:?}", names(spans)));
     assert!(found.next().is_none(), "more than one {name}");
     one
 }
 
-fn names(spans: &[Span]) -> Vec<&str> {
+pub(crate) fn names(spans: &[Span]) -> Vec<&str> {
     spans.iter().map(|s| s.name.as_str()).collect()
 }
 
-fn attribute(span: &Span, key: Key) -> Option<&Value> {
+pub(crate) fn attribute(span: &Span, key: Key) -> Option<&Value> {
     span.attributes.iter().find(|(k, _)| *k == key).map(|(_, v)| v)
 }
 
-fn turn(session: &str, at: f64, request: &str) -> Json {
+pub(crate) fn turn(session: &str, at: f64, request: &str) -> Json {
     line(session, at, "turn.started", json!({"requestId": request, "data": {"trigger": "person"}}))
 }
 
-fn turn_ended(session: &str, at: f64, request: &str, outcome: &str) -> Json {
+pub(crate) fn turn_ended(session: &str, at: f64, request: &str, outcome: &str) -> Json {
     line(session, at, "turn.ended", json!({"requestId": request, "data": {"outcome": outcome}}))
 }
 
-fn call(session: &str, at: f64, id: &str, tool: &str) -> Json {
+pub(crate) fn call(session: &str, at: f64, id: &str, tool: &str) -> Json {
     line(session, at, "tool.started", json!({"data": {"callId": id, "tool": tool, "args": {"n": id}}}))
 }
 
-fn call_ended(session: &str, at: f64, id: &str) -> Json {
+pub(crate) fn call_ended(session: &str, at: f64, id: &str) -> Json {
     line(session, at, "tool.ended", json!({"data": {"callId": id, "outcome": "ok"}}))
 }
 

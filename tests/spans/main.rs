@@ -7,6 +7,7 @@
 mod tree;
 
 mod callers;
+mod ends;
 mod events;
 mod made;
 mod recordings;

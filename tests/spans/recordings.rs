@@ -7,6 +7,7 @@ use agent_session_exporter::event::reduce::Runners;
 use agent_session_exporter::event::{Event, Reducer, Timestamp};
 use agent_session_exporter::sources::LIST;
 use agent_session_exporter::sources::recorded::{Played, Setting, play};
+use agent_session_exporter::spans::{Outgoing, Span};
 use agent_session_exporter::telemetry::Telemetry;
 
 use super::tree::{golden, told, trees};
@@ -75,6 +76,18 @@ fn claude_code() {
             all.iter().filter(own).map(|path| placed(folder.path(), scenario, path)).collect();
         golden("claude_code", scenario, &trees(&told(events("claude_code", &files))));
     }
+}
+
+/// Spans of the transcript of a session of Claude Code without sub-agents.
+pub(crate) fn transcript(scenario: &str) -> Vec<Span> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = root().join("fixtures/claude_code").join(format!("{scenario}.transcript.jsonl"));
+    let files = [placed(folder.path(), scenario, &path)];
+    let span = |(_, outgoing)| match outgoing {
+        Outgoing::Span(span) => Some(span),
+        Outgoing::Log(_) => None,
+    };
+    told(events("claude_code", &files)).into_iter().filter_map(span).collect()
 }
 
 /// A file where its agent would have it: a sub-agent's lies below its session.

@@ -57,6 +57,33 @@ fn by_events() {
 }
 
 #[test]
+fn the_end_of_each_part_is_an_event_of_its_span() {
+    let all = told(known(pushed("3.0.0-mixed")));
+    trees(&all);
+    let mut ended = BTreeMap::new();
+    let mut said = BTreeMap::new();
+    for (_, outgoing) in &all {
+        match outgoing {
+            Outgoing::Span(span) if attribute(span, Key::StepKind).is_some() => {
+                ended.insert(span.context.span, attribute(span, Key::Outcome).cloned());
+            }
+            Outgoing::Log(log) if log.name == "agent_session.step.completed" => {
+                let outcome = log.attributes.iter().find(|(key, _)| *key == Key::Outcome);
+                let twice = said.insert(log.context.unwrap().span, outcome.map(|(_, value)| value.clone()));
+                assert_eq!(twice, None, "{log:?}");
+                let is_spec = log.attributes.contains(&(Key::StepKind, "spec".into()));
+                let failed = log.attributes.contains(&(Key::Outcome, "failed".into()));
+                assert_eq!(log.warning, is_spec && failed, "{log:?}");
+            }
+            _ => {}
+        }
+    }
+    assert!(ended.len() >= 20, "{}", ended.len());
+    ended.retain(|_, outcome| outcome.is_some());
+    assert_eq!(said, ended);
+}
+
+#[test]
 fn by_both_without_doubles() {
     for run in &RUNS[..3] {
         let mut events = known(status_events(run));

@@ -5,7 +5,6 @@ use std::io::Write as _;
 use std::iter::Peekable;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 
@@ -15,7 +14,7 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::event::{Event, Reducer, Timestamp};
 use crate::otlp::task::MAX_REQUEST;
-use crate::otlp::{Answer, Backoff, Encoder, Settings, Transport};
+use crate::otlp::{Answer, Backoff, Encoder, Settings, Transport, Why};
 use crate::spans::{Outgoing, Signal};
 use crate::store;
 use crate::store::offline::Offline;
@@ -190,15 +189,13 @@ impl Lane {
                     self.most = (self.most + 1).min(self.wanted);
                     return Ok(true);
                 }
-                Answer::TooLarge if n > 1 => {
+                Answer::TooLarge(_) if n > 1 => {
                     self.most = n / 2;
                     return Ok(false);
                 }
-                Answer::TooLarge => {
-                    self.refused += items;
-                    return Ok(true);
-                }
-                Answer::Refused(why) => {
+                // A server of gRPC says the same when it has no room.
+                Answer::TooLarge(why @ Why::Code(_)) if tries + 1 < TRIES => (why, None),
+                Answer::TooLarge(why) | Answer::Refused(why) => {
                     tracing::warn!(items, reason = %why, "the collector refuses items");
                     self.refused += items;
                     return Ok(true);
@@ -212,7 +209,7 @@ impl Lane {
             tries += 1;
             ensure!(tries < TRIES, "the collector took nothing in {TRIES} tries: {why}; {}", self.so_far());
             let pause = Backoff::default().pause(tries - 1);
-            let pause = after.map_or(pause, |after| after.max(Duration::from_millis(1)));
+            let pause = after.filter(|after| !after.is_zero()).unwrap_or(pause);
             tracing::warn!(reason = %why, tries, "nothing arrives by OTLP; it is tried again");
             tokio::time::sleep(pause).await;
         }

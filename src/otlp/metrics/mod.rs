@@ -178,15 +178,11 @@ impl Exporter {
                 }
                 true
             }
-            Answer::TooLarge if self.requests.halve() => {
+            Answer::TooLarge(_) if self.requests.halve() => {
                 self.count("failed", points);
                 true
             }
-            Answer::TooLarge => {
-                self.refuse(Why::Status(413), points);
-                true
-            }
-            Answer::Refused(why) => {
+            Answer::TooLarge(why) | Answer::Refused(why) => {
                 self.refuse(why, points);
                 true
             }

@@ -285,7 +285,7 @@ impl Decode for Claude {
             "attachment" => self.attachment(&mut e, lane, &line),
             "queue-operation" => self.queue(&mut e, lane, &word(line.operation)),
             "permission-mode" => self.permission_mode(&mut e, lane, &line),
-            "cost-state" => self.process_ends(&mut e, lane),
+            "cost-state" => self.process_ends(&mut e, lane, &line),
             known if side::is_known(known) => self.note(&mut e, lane),
             other => self.unknown(&mut e, Some(lane), other),
         }

@@ -3,9 +3,12 @@
 use super::answers::of_status;
 use super::prompts::NOTIFICATION;
 use super::stream::Ended;
-use super::wire::{Attachment, Failure, Line, object, read, text, word};
+use super::wire::{Attachment, Failure, Line, count, millis, object, read, text, word};
 use super::{Claude, Emit};
 use crate::event::{BlockReason, ErrorClass, Fact, Step, StepKind, StepOutcome, Trigger, TurnOutcome};
+
+/// No process runs longer; a larger sum is damaged.
+const LONGEST_RUN_MS: i64 = 366 * 86_400_000;
 
 /// Kinds of lines that are known to say nothing about work.
 const KNOWN: &[&str] = &[
@@ -141,13 +144,19 @@ impl Claude {
 
     /// Totals are written when a process ends in order. Where nobody sits in front, the turn that is open ends with
     /// it; a person's process may write them and go on.
-    pub(super) fn process_ends(&mut self, e: &mut Emit<'_>, at: usize) {
+    ///
+    /// Their line has no time, but says when the session began and how long its processes ran. That sum lies before the
+    /// end where the session was resumed, never behind it; the last line may lie long before: of a call that ran, or
+    /// of a model that never answered, there is none.
+    pub(super) fn process_ends(&mut self, e: &mut Emit<'_>, at: usize, line: &Line<'_>) {
         self.settle(e, at);
+        let ran = i64::try_from(count(line.process_ms)).unwrap_or(i64::MAX);
+        let summed = millis(line.process_began).filter(|_| ran <= LONGEST_RUN_MS).map(|t| t.plus(ran));
         let lane = &mut self.state.lanes[at];
         if !lane.interactive && lane.parent.is_none() {
             lane.left = true;
-            let newest = lane.newest;
-            self.close_turn(e, at, newest, &Ended::as_known(TurnOutcome::Cancelled));
+            let end = lane.newest.max(summed);
+            self.close_turn(e, at, end, &Ended::as_known(TurnOutcome::Cancelled));
         }
     }
 }

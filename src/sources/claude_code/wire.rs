@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use crate::sources::shape::shapes;
 pub(super) use crate::sources::shape::{
-    Json, Raw, count, elements, from_line, list, moment, object, read, text, word,
+    Json, Raw, count, elements, from_line, list, millis, moment, object, read, text, word,
 };
 use crate::sources::walk::{Take, Walk};
 
@@ -19,7 +19,8 @@ shapes! {
         denial = "toolDenialKind", denial_before_run = "toolDenialBeforeRun",
         permission_decision = "permissionDecision", error, is_api_error = "isApiErrorMessage",
         api_error_status = "apiErrorStatus", retry_in_ms = "retryInMs", retry_attempt = "retryAttempt",
-        operation, attachment, own_note = "ownNote",
+        operation, attachment, own_note = "ownNote", process_began = "startTime",
+        process_ms = "totalDuration",
     }
     /// `message` of a user's or an assistant's line.
     Message { id, model, usage: Tokens, stop_reason, stop_details: Seen, content: Content }

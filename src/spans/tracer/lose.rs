@@ -2,7 +2,7 @@
 //! is another run.
 
 use super::{SETTLED_MS, Tracer};
-use crate::event::{CallOutcome, OrchestrationState, Timestamp};
+use crate::event::{CallOutcome, Id, OrchestrationState, Timestamp};
 use crate::session::Facts;
 use crate::session::facts::OpenCall;
 use crate::session::notes::{Ended, Note, RunOutcome, What, key_of};
@@ -11,13 +11,14 @@ use crate::session::orchestration::Orchestration;
 // === impl Tracer ===
 
 impl Tracer {
-    /// Nothing is known of a session any more: what is open in it ended, as far as anybody saw, with its last activity.
-    pub fn lose(&mut self, facts: &Facts, now: Timestamp) {
+    /// Nothing is known of a session any more: what is open in it ended, as far as anybody saw, with the last activity in it
+    /// or in its sub-agents.
+    pub fn lose(&mut self, facts: &Facts, last_activity: Option<Timestamp>, now: Timestamp) {
         if let Some(run) = &facts.orchestration {
             return self.lose_orchestration(facts, run, now);
         }
         let key = (facts.source.clone(), facts.session.clone());
-        let (Some(turn), Some(end)) = (&facts.turn, facts.last_activity.or(facts.last_seen)) else { return };
+        let (Some(turn), Some(end)) = (&facts.turn, last_activity.or(facts.last_seen)) else { return };
         let Some(run) = key_of(turn.request.clone(), turn.started) else { return };
         let trace = self.traces.entry(key.clone()).or_default();
         let Some(at) = trace.run_of(Some(&run), turn.started, end, false) else { return };
@@ -38,13 +39,14 @@ impl Tracer {
             })
         };
         let mut open: Vec<What> = facts.open_calls.iter().filter_map(unfinished).collect();
+        let told: Vec<Id> = open.iter().filter_map(call_of).cloned().collect();
         for action in facts.actions.iter().filter(|a| a.since <= end) {
             open.push(What::Wait {
                 action: action.action.clone(),
                 kind: action.kind,
                 since: action.since,
                 resolution: crate::event::Resolution::Unknown,
-                call: action.call.clone().filter(|c| facts.open_calls.iter().any(|o| o.start.call == *c)),
+                call: action.call.clone().filter(|c| told.contains(c)),
             });
         }
         if let Some(blocked) = facts.blocked.filter(|b| b.since <= end) {
@@ -92,5 +94,12 @@ impl Tracer {
         }
         self.changed(owner);
         self.expect(now.plus(SETTLED_MS));
+    }
+}
+
+const fn call_of(what: &What) -> Option<&Id> {
+    match what {
+        What::Call { call, .. } => Some(call),
+        _ => None,
     }
 }

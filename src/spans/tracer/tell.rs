@@ -50,7 +50,8 @@ impl Trace {
         let span = match &waiting.note.what {
             What::StepBegan(step) => {
                 let id = step_span(key, step, at);
-                let record = build::step_began(step, within(id), context.span, at, now, &key.1);
+                let parent = run.around(step.kind, at).unwrap_or(context.span);
+                let record = build::step_began(step, within(id), parent, at, now, &key.1);
                 return Some(Outgoing::Log(record));
             }
             What::Run { since, trigger, end, workflow, callers } => {
@@ -112,7 +113,12 @@ impl Trace {
                 let mark = run.marks.iter().find(exact).or_else(|| run.marks.iter().rev().find(same));
                 let since = mark.map(|m| m.since).or(*since)?;
                 let id = mark.map_or_else(|| step_span(key, step, since), |m| m.span);
-                build::step(key, step, within(id), context.span, (since, at), *outcome)
+                let step = match mark.map(|m| &m.of) {
+                    Some(MarkOf::Step(began)) => &step.said_before(began),
+                    _ => step,
+                };
+                let parent = run.around(step.kind, since).unwrap_or(context.span);
+                build::step(key, step, within(id), parent, (since, at), *outcome)
             }
             What::Call { call, tool, class, since, outcome, exit_code } => {
                 let (id, since) = (call_span(key, call), *since);

@@ -130,7 +130,7 @@ impl Owner {
             if derived.state == State::Unknown
                 && let Some(tracer) = &mut self.tracer
             {
-                tracer.lose(rollup.root, now);
+                tracer.lose(rollup.root, rollup.last_activity(), now);
             }
             if let Some(tracer) = &mut self.tracer
                 && view.is_root(slot)
