@@ -223,8 +223,8 @@ impl Tracer {
             What::Step { step, .. } => run.step_until(step, note.at),
             _ => None,
         });
-        let run = run.id();
-        let context = self.place_of(owner, &run, 0)?.context;
+        let run = run.number;
+        let context = self.place_of(owner, run, 0)?.context;
         Some(part.map_or(context, |span| Context { span, ..context }))
     }
 }

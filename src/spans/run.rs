@@ -12,6 +12,8 @@ const MAX_MARKS: usize = 128;
 /// One run of a session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Run {
+    /// Tells it from the other runs of its session here, whatever it is called.
+    pub(super) number: u32,
     pub(super) key: RunKey,
     /// How often it came back after it was lost.
     pub(super) generation: u8,
@@ -82,8 +84,9 @@ const fn level(kind: StepKind) -> u8 {
 // === impl Run ===
 
 impl Run {
-    pub(super) fn new(key: RunKey, generation: u8, since: Timestamp) -> Self {
+    pub(super) fn new(number: u32, key: RunKey, generation: u8, since: Timestamp) -> Self {
         Self {
+            number,
             key,
             generation,
             since,
@@ -104,10 +107,6 @@ impl Run {
 
     pub(super) fn id(&self) -> (RunKey, u8) {
         (self.key.clone(), self.generation)
-    }
-
-    pub(super) fn is(&self, id: &(RunKey, u8)) -> bool {
-        self.generation == id.1 && self.key == id.0
     }
 
     /// Takes what was noted of the same run under another name.

@@ -60,6 +60,8 @@ pub(super) struct Trace {
     parent: Option<SessionId>,
     forked_from: Option<SessionId>,
     pub(super) runs: VecDeque<Run>,
+    /// The number of the newest of all runs so far.
+    newest: u32,
     /// By when it is due.
     waiting: VecDeque<Waiting>,
     told: Told,
@@ -73,7 +75,8 @@ pub(super) struct Trace {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Waiting {
     due: Timestamp,
-    run: (RunKey, u8),
+    /// The number of its run.
+    run: u32,
     note: Note,
     observed: bool,
     /// What a run's span says, as it stood at its end.
@@ -101,12 +104,15 @@ impl Tracer {
             return;
         }
         let mut again: Vec<&Note> = taken_back.iter().collect();
-        let mut fresh = Vec::with_capacity(noted.len());
-        for note in noted {
-            match again.iter().position(|known| *known == note) {
-                Some(at) => drop(again.swap_remove(at)),
-                None => fresh.push(note),
-            }
+        let mut fresh: Vec<&Note> = noted.iter().collect();
+        if !again.is_empty() {
+            fresh.retain(|note| match again.iter().position(|known| known == note) {
+                Some(at) => {
+                    again.swap_remove(at);
+                    false
+                }
+                None => true,
+            });
         }
         // First, because what takes its place may be about the same end of the same run.
         for note in again {
@@ -193,22 +199,20 @@ impl Tracer {
     fn drain_one(&mut self, key: &Key, now: Timestamp, out: &mut Vec<(Timestamp, Outgoing)>) {
         let Some(trace) = self.traces.get_mut(key) else { return };
         out.reserve(trace.waiting.iter().take_while(|w| w.due <= now).count());
-        let mut last: Option<((RunKey, u8), Place)> = None;
+        let mut last: Option<(u32, Place)> = None;
         while let Some(waiting) = self.traces.get_mut(key).and_then(|trace| trace.next(now)) {
             // Mostly all of it is of one run.
-            let known = last.as_ref().filter(|(run, _)| *run == waiting.run).map(|(_, place)| *place);
-            let Some(place) = known.or_else(|| self.place_of(key, &waiting.run, 0)) else {
+            let known = last.filter(|(run, _)| *run == waiting.run).map(|(_, place)| place);
+            let Some(place) = known.or_else(|| self.place_of(key, waiting.run, 0)) else {
                 self.lost += 1;
                 continue;
             };
-            if known.is_none() {
-                last = Some((waiting.run.clone(), place));
-            }
+            last = Some((waiting.run, place));
             if self.is_told_by_itself(key, &waiting) {
                 continue;
             }
             let links = if matches!(waiting.note.what, What::Run { .. } | What::Orchestration { .. }) {
-                self.links_of(key, &waiting.run)
+                self.links_of(key, waiting.run)
             } else {
                 Vec::new()
             };
@@ -224,7 +228,7 @@ impl Tracer {
     }
 
     /// Where a run hangs; settled when it is asked for first.
-    pub(super) fn place_of(&mut self, key: &Key, run: &(RunKey, u8), depth: usize) -> Option<Place> {
+    pub(super) fn place_of(&mut self, key: &Key, run: u32, depth: usize) -> Option<Place> {
         let trace = self.traces.get(key)?;
         let at = trace.index_of(run)?;
         let found = &trace.runs[at];
@@ -232,23 +236,24 @@ impl Tracer {
             return Some(place);
         }
         let (since, parent) = (found.since, trace.parent.clone());
-        let own = run_span(key, run);
+        let run = found.id();
+        let own = run_span(key, &run);
         let above = parent.filter(|p| *p != key.1 && depth < MAX_DEPTH).and_then(|parent| {
             let above = (key.0.clone(), parent);
             let (over, mark) = self.traces.get_mut(&above)?.open_at(since)?;
-            let over = self.place_of(&above, &over, depth + 1)?;
+            let over = self.place_of(&above, over, depth + 1)?;
             Some((over.context.trace, mark.unwrap_or(over.context.span)))
         });
         let above = above.or_else(|| {
             let employer = self.employers.get(&key.1).filter(|_| depth < MAX_DEPTH)?.clone();
-            let own = |run: &Run| Some((run.id(), run.attempt_of(&key.1, since.plus(SLACK_MS), since)?));
+            let own = |run: &Run| Some((run.number, run.attempt_of(&key.1, since.plus(SLACK_MS), since)?));
             let (over, attempt) = self.traces.get(&employer)?.runs.iter().rev().find_map(own)?;
-            Some((self.place_of(&employer, &over, depth + 1)?.context.trace, attempt))
+            Some((self.place_of(&employer, over, depth + 1)?.context.trace, attempt))
         });
         let place = match above {
             Some((trace, parent)) => Place { context: Context { trace, span: own }, parent: Some(parent) },
             None => {
-                let trace = TraceId::of((key.0.as_str(), key.1.as_str(), run));
+                let trace = TraceId::of((key.0.as_str(), key.1.as_str(), &run));
                 Place { context: Context { trace, span: own }, parent: None }
             }
         };
@@ -258,21 +263,24 @@ impl Tracer {
     }
 
     /// The run before, and the one that was forked from.
-    fn links_of(&mut self, key: &Key, run: &(RunKey, u8)) -> Vec<Link> {
+    fn links_of(&mut self, key: &Key, run: u32) -> Vec<Link> {
         let mut links = Vec::new();
         let Some(trace) = self.traces.get(key) else { return links };
         let Some(at) = trace.index_of(run) else { return links };
         let since = trace.runs[at].since;
-        let before = at.checked_sub(1).map(|before| trace.runs[before].id());
+        let before = at.checked_sub(1).map(|before| trace.runs[before].number);
         let forked_from = trace.forked_from.clone().filter(|_| before.is_none());
-        if let Some(place) = before.and_then(|before| self.place_of(key, &before, 0)) {
+        if let Some(place) = before.and_then(|before| self.place_of(key, before, 0)) {
             links.push(Link { to: place.context, relation: "previous_run".into() });
         }
         if let Some(from) = forked_from {
             let from = (key.0.clone(), from);
-            let last =
-                self.traces.get(&from).and_then(|t| t.runs.iter().rfind(|r| r.since <= since)).map(Run::id);
-            if let Some(place) = last.and_then(|last| self.place_of(&from, &last, 0)) {
+            let last = self
+                .traces
+                .get(&from)
+                .and_then(|t| t.runs.iter().rfind(|r| r.since <= since))
+                .map(|r| r.number);
+            if let Some(place) = last.and_then(|last| self.place_of(&from, last, 0)) {
                 links.push(Link { to: place.context, relation: "forked_from".into() });
             }
         }
@@ -380,10 +388,16 @@ impl Trace {
                     Some(lost) if carried => self.runs[lost].until.unwrap_or(at),
                     Some(_) => at,
                 };
-                self.begin(Run::new(key.clone(), generation, since));
+                let number = self.next_number();
+                self.begin(Run::new(number, key.clone(), generation, since));
                 self.runs.iter().rposition(|run| run.key == *key)
             }
         }
+    }
+
+    const fn next_number(&mut self) -> u32 {
+        self.newest = self.newest.wrapping_add(1);
+        self.newest
     }
 
     fn begin(&mut self, run: Run) {
@@ -391,7 +405,7 @@ impl Trace {
         self.runs.insert(at, run);
         if self.runs.len() > MAX_RUNS {
             // The oldest that nothing waits for.
-            let idle = |run: &Run| !self.waiting.iter().any(|w| run.is(&w.run));
+            let idle = |run: &Run| !self.waiting.iter().any(|w| w.run == run.number);
             if let Some(i) = self.runs.iter().position(idle) {
                 self.runs.remove(i);
             }
@@ -408,8 +422,8 @@ impl Trace {
         self.waiting.pop_front()
     }
 
-    fn index_of(&self, run: &(RunKey, u8)) -> Option<usize> {
-        self.runs.iter().rposition(|known| known.is(run))
+    fn index_of(&self, run: u32) -> Option<usize> {
+        self.runs.iter().rposition(|known| known.number == run)
     }
 
     /// The open run is known before anything of it is over, so that what hangs on it finds it; true if it was not. One that
@@ -422,7 +436,8 @@ impl Trace {
         let key = RunKey::Named(request);
         let is_new = self.runs.iter().all(|run| run.key != key);
         if is_new {
-            self.begin(Run::new(key, 0, since));
+            let number = self.next_number();
+            self.begin(Run::new(number, key, 0, since));
         }
         is_new
     }
@@ -560,9 +575,10 @@ impl Trace {
     /// A step that nothing ended is over with its run.
     fn close_steps(&mut self, at: usize, end: Timestamp, now: Timestamp) {
         let run = &mut self.runs[at];
-        let (id, key, since) = (run.id(), run.key.clone(), run.since);
+        let (number, key, since) = (run.number, run.key.clone(), run.since);
         // One that was entered with the end itself had no time in it, unless it was announced already.
-        let idle = |w: &Waiting| matches!(w.note.what, What::StepBegan(_)) && w.note.at >= end && w.run == id;
+        let idle =
+            |w: &Waiting| matches!(w.note.what, What::StepBegan(_)) && w.note.at >= end && w.run == number;
         let unsaid: Vec<Timestamp> = self.waiting.iter().filter(|w| idle(w)).map(|w| w.note.at).collect();
         if !unsaid.is_empty() {
             self.waiting.retain(|w| !idle(w));
@@ -593,12 +609,11 @@ impl Trace {
     /// What was noted of a run that nobody had declared belongs to the one that was declared then.
     fn declared(&mut self, at: usize, by: &RunKey, now: Timestamp) {
         let Some(mut run) = self.runs.remove(at) else { return };
-        let before = run.id();
-        for waiting in self.waiting.iter_mut().filter(|w| w.run == before) {
-            waiting.run = (by.clone(), 0);
-        }
         match self.runs.iter_mut().find(|known| known.key == *by) {
-            Some(known) => known.merge(run),
+            Some(known) => {
+                self.waiting.iter_mut().filter(|w| w.run == run.number).for_each(|w| w.run = known.number);
+                known.merge(run);
+            }
             None => {
                 (run.key, run.generation) = (by.clone(), 0);
                 self.begin(run);
@@ -623,7 +638,7 @@ impl Trace {
             return false;
         }
         let due = note.at.max(now).plus(SETTLED_MS);
-        let run = self.runs[run].id();
+        let run = self.runs[run].number;
         // Mostly it is due last.
         let last = self.waiting.back().is_none_or(|last| last.due <= due);
         let at = if last { self.waiting.len() } else { self.waiting.partition_point(|w| w.due <= due) };
@@ -632,10 +647,10 @@ impl Trace {
     }
 
     /// The run that was open at a moment, and the call in it that may have started another session then.
-    fn open_at(&mut self, at: Timestamp) -> Option<((RunKey, u8), Option<SpanId>)> {
+    fn open_at(&mut self, at: Timestamp) -> Option<(u32, Option<SpanId>)> {
         let run = self.runs.iter_mut().rfind(|run| run.since <= at.plus(SLACK_MS))?;
         let task = run.task_of(at, at).or_else(|| run.task_of(at.plus(SLACK_MS), at.plus(-SLACK_MS)));
         let step = || run.innermost(at, at, |of| matches!(of, MarkOf::Step(_)));
-        Some((run.id(), task.or_else(step)))
+        Some((run.number, task.or_else(step)))
     }
 }

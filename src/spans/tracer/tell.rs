@@ -17,7 +17,7 @@ impl Tracer {
         };
         let Part::Turn { thread: Some(thread), .. } = turn else { return false };
         let own = (SourceId::from(parts::AGENT), SessionId::from(thread.as_str()));
-        let run = self.traces.get(key).and_then(|trace| Some(&trace.runs[trace.index_of(&waiting.run)?]));
+        let run = self.traces.get(key).and_then(|trace| Some(&trace.runs[trace.index_of(waiting.run)?]));
         let told = run.is_some_and(|run| {
             let span = parts::span_of(key, &run.id(), turn);
             run.marks.iter().any(|mark| mark.of == MarkOf::Lines && mark.span == span)
@@ -41,7 +41,7 @@ impl Trace {
         links: Vec<Link>,
         now: Timestamp,
     ) -> Option<Outgoing> {
-        let i = self.index_of(&waiting.run)?;
+        let i = self.index_of(waiting.run)?;
         let run = &mut self.runs[i];
         let (at, context) = (waiting.note.at, place.context);
         let step_over = |since: Timestamp| run.innermost(since, since, |of| matches!(of, MarkOf::Step(_)));
