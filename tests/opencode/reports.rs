@@ -347,6 +347,13 @@ fn of_what_went_on_while_nobody_listened_only_what_is_over_is_told() {
         told.session("ses_idle", None);
         let over = json!({ "finish": "stop", "time": { "created": told.at, "completed": told.at + 1 } });
         told.session("ses_over", None).prompt("ses_over", "msg_1").answer("ses_over", "msg_2", "msg_1", over);
+        // One that took many steps: its end is in the last of them.
+        told.session("ses_steps", None).prompt("ses_steps", "msg_000");
+        for n in 1..=150 {
+            let finish = if n == 150 { "stop" } else { "tool-calls" };
+            let over = json!({ "finish": finish, "time": { "created": told.at, "completed": told.at + 1 } });
+            told.answer("ses_steps", &format!("msg_{n:03}"), "msg_000", over);
+        }
         if restarts {
             told.play.exporter_restarts();
         } else {
@@ -354,7 +361,8 @@ fn of_what_went_on_while_nobody_listened_only_what_is_over_is_told() {
         }
         let folded = told.folded();
         let names: Vec<_> = folded.all().iter().map(|f| f.session.as_str().to_owned()).collect();
-        assert_eq!(names, ["ses_a", "ses_over"], "restarts: {restarts}");
+        assert_eq!(names, ["ses_a", "ses_over", "ses_steps"], "restarts: {restarts}");
+        assert_eq!(told.state("ses_steps", 1), "completed/turn_complete");
         assert_eq!(told.state("ses_over", 1), "completed/turn_complete");
         assert_eq!(told.state("ses_a", 1), "running/working");
     }

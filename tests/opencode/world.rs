@@ -208,17 +208,20 @@ impl World {
                 };
                 json!(self.history.iter().filter(newer).collect::<Vec<_>>())
             }
-            _ => return self.about_one(plain),
+            _ => return self.about_one(plain, rows(path)),
         };
         (200, body)
     }
 
-    fn about_one(&self, path: &str) -> (u16, Value) {
+    fn about_one(&self, path: &str, rows: usize) -> (u16, Value) {
         let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         match parts[..] {
             ["session", id, "message"] if self.sessions.contains_key(id) => {
                 let all = self.messages.get(id).cloned().unwrap_or_default();
-                let stored = all.into_iter().map(|(info, parts)| json!({ "info": info, "parts": parts }));
+                // The newest of them, in order.
+                let newest = all.len().saturating_sub(rows);
+                let stored =
+                    all.into_iter().skip(newest).map(|(info, parts)| json!({ "info": info, "parts": parts }));
                 (200, stored.collect())
             }
             ["session", _, "message"] => (404, json!({ "name": "NotFoundError" })),

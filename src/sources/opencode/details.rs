@@ -70,7 +70,7 @@ impl Opencode {
 
     /// The newest messages of a session.
     pub(super) fn page(&mut self, session: &str, body: Raw<'_>, now: Timestamp, said: &mut Said) {
-        for stored in list::<Stored<'_>>(body).into_iter().take(2 * MESSAGES) {
+        for stored in list::<Stored<'_>>(body).into_iter().take(2 * MESSAGES_FOUND) {
             let created = millis(stored.info.time.created).unwrap_or(now);
             let done = millis(stored.info.time.completed).unwrap_or(created);
             self.about(session, said, now, done, true, |s, t| {
