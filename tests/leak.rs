@@ -16,6 +16,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use agent_session_exporter::event::Timestamp;
 use running::{Exporter, command, wait_until};
 use serde_json::{Map, Value};
 
@@ -194,7 +195,7 @@ fn plant_claude(home: &Path) -> usize {
                 fs::write(agent.join("sessions").join(file), last["content"].to_string()).unwrap();
                 fs::write(agent.join("sessions").join(file.replace(".json", ".0123.key")), MARKER).unwrap();
             } else if name.ends_with(".jsonl") {
-                let text = leaving::moved(&text, running::now_ms() + AHEAD_MS);
+                let text = moved(&text, running::now_ms() + AHEAD_MS);
                 let lines: Vec<String> = text.lines().map(plant_line).collect();
                 planted += lines.iter().filter(|l| l.contains(MARKER)).count();
                 let own = name.starts_with("agent-") || name.contains(".subagent-");
@@ -209,6 +210,25 @@ fn plant_claude(home: &Path) -> usize {
     }
     assert!(files > 50, "only {files} transcripts found");
     planted
+}
+
+/// A recording with its times moved so that the last is this moment: what was over before a store began is not told.
+fn moved(text: &str, end: i64) -> String {
+    const LONG: usize = "2026-11-29T15:12:58.768Z".len();
+    let stamp = |at: usize| {
+        let text = text.get(at..at + LONG).filter(|t| t.starts_with("20") && t.ends_with('Z'))?;
+        Timestamp::parse(text).ok()
+    };
+    let stamps: Vec<(usize, Timestamp)> =
+        (0..text.len().saturating_sub(LONG - 1)).filter_map(|at| Some((at, stamp(at)?))).collect();
+    let Some(last) = stamps.iter().map(|(_, stamp)| *stamp).max() else { return text.to_owned() };
+    let mut out = text.to_owned();
+    for (at, stamp) in stamps {
+        let new = stamp.plus(end - last.as_millis()).to_string();
+        assert_eq!(new.len(), LONG, "{new}");
+        out.replace_range(at..at + LONG, &new);
+    }
+    out
 }
 
 fn pushed() -> String {
@@ -257,7 +277,7 @@ fn content_never_leaves() {
     for (i, path) in recordings().iter().enumerate() {
         let bytes = fs::read(path).unwrap();
         let text = String::from_utf8_lossy(&bytes);
-        let text = leaving::moved(&text, running::now_ms() + AHEAD_MS);
+        let text = moved(&text, running::now_ms() + AHEAD_MS);
         let lines: Vec<String> = text.lines().map(plant_line).collect();
         planted += lines.iter().filter(|l| l.contains(MARKER)).count();
         let name = format!("rollout-2026-11-29T15-00-00-{i:08}-0000-7000-8000-000000000000.jsonl");

@@ -7,7 +7,6 @@
 #[allow(dead_code, reason = "tests of answers use the rest")]
 mod collector;
 #[path = "common/leaving.rs"]
-#[allow(dead_code, reason = "only files are moved in time")]
 mod leaving;
 #[path = "common/peer.rs"]
 mod peer;

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use agent_session_exporter::event::Timestamp;
 use tonic::Code;
 
 use crate::collector::{Collector, Say};
@@ -32,25 +31,6 @@ pub(crate) fn variables(collector: &Collector, protocols: [&str; 3]) -> BTreeMap
         .map(|(signal, protocol)| (format!("OTEL_EXPORTER_OTLP_{signal}_PROTOCOL"), protocol.to_owned()));
     let others = [("OTEL_EXPORTER_OTLP_ENDPOINT", http), ("OTEL_METRIC_EXPORT_INTERVAL", "500".to_owned())];
     pairs.chain(others.map(|(name, value)| (name.to_owned(), value))).collect()
-}
-
-/// A recording with its times moved so that the last is this moment: what was over before a store began is not told.
-pub(crate) fn moved(text: &str, end: i64) -> String {
-    const LONG: usize = "2026-11-29T15:12:58.768Z".len();
-    let stamp = |at: usize| {
-        let text = text.get(at..at + LONG).filter(|t| t.starts_with("20") && t.ends_with('Z'))?;
-        Timestamp::parse(text).ok()
-    };
-    let stamps: Vec<(usize, Timestamp)> =
-        (0..text.len().saturating_sub(LONG - 1)).filter_map(|at| Some((at, stamp(at)?))).collect();
-    let Some(last) = stamps.iter().map(|(_, stamp)| *stamp).max() else { return text.to_owned() };
-    let mut out = text.to_owned();
-    for (at, stamp) in stamps {
-        let new = stamp.plus(end - last.as_millis()).to_string();
-        assert_eq!(new.len(), LONG, "{new}");
-        out.replace_range(at..at + LONG, &new);
-    }
-    out
 }
 
 /// Everything of a run that was fed, to whoever searches it: at least so many spans and log records have to be there.
