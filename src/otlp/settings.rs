@@ -155,13 +155,12 @@ impl Settings {
         let disabled = vars.switch("OTEL_SDK_DISABLED");
         let [traces, logs, metrics] =
             [Signal::Traces, Signal::Logs, Signal::Metrics].map(|signal| target(&mut vars, signal, endpoint));
-        if !disabled {
-            (settings.traces, settings.logs, settings.metrics) = (traces, logs, metrics);
-        }
         if disabled {
             // Nothing of it is used.
             let unused = vars.wrong.drain(..).map(|wrong| format!("{wrong}; OpenTelemetry is switched off"));
             vars.ignored.extend(unused);
+        } else {
+            (settings.traces, settings.logs, settings.metrics) = (traces, logs, metrics);
         }
         settings.ignored = vars.ignored;
         if vars.wrong.is_empty() { Ok(settings) } else { Err(vars.wrong) }

@@ -199,11 +199,7 @@ impl Tracer {
             out.push((due, Outgoing::Log(record)));
         }
     }
-}
 
-// === impl Tracer ===
-
-impl Tracer {
     /// The span that an event is about, else the one of its run. Of a run that has just begun it is not settled what it hangs
     /// on: what tells may not have been read yet.
     fn context_of(

@@ -180,10 +180,11 @@ fn a_question_outlives_a_break_and_is_closed_by_one_in_which_it_was_answered() {
     assert!(play.only().actions.is_empty());
 }
 
-#[test]
-fn a_session_that_ran_before_is_found_running() {
+/// Two sessions at work when somebody begins to listen, and over when so much time has passed after the recording.
+fn two_are_found_running(no_status: bool, over_ms: i64) {
     let recording = Recording::of("two_sessions");
     let mut play = Play::new(&recording);
+    play.no_status = no_status;
     play.now = recording.lines[60].0;
     play.connect();
     let found: Vec<String> = play.derived(&Default::default()).iter().map(|(_, d)| words(d)).collect();
@@ -192,9 +193,14 @@ fn a_session_that_ran_before_is_found_running() {
         play.move_to(*at);
         play.line(what);
     }
-    play.move_to(recording.end().plus(5_000));
+    play.move_to(recording.end().plus(over_ms));
     let found: Vec<String> = play.derived(&Default::default()).iter().map(|(_, d)| words(d)).collect();
     assert_eq!(found, ["completed/turn_complete", "completed/turn_complete"]);
+}
+
+#[test]
+fn a_session_that_ran_before_is_found_running() {
+    two_are_found_running(false, 5_000);
 }
 
 #[test]
@@ -230,20 +236,7 @@ fn a_frame_that_the_server_dropped_is_noticed_by_the_list_and_counted() {
 /// Before 2.0.119 no session has a status: that is no word of a session being deleted.
 #[test]
 fn where_no_session_has_a_status_the_list_has_to_do() {
-    let recording = Recording::of("two_sessions");
-    let mut play = Play::new(&recording);
-    play.no_status = true;
-    play.now = recording.lines[60].0;
-    play.connect();
-    let found: Vec<String> = play.derived(&Default::default()).iter().map(|(_, d)| words(d)).collect();
-    assert_eq!(found, ["running/working", "running/working"]);
-    for (at, what) in &recording.lines[61..] {
-        play.move_to(*at);
-        play.line(what);
-    }
-    play.move_to(recording.end().plus(20_000));
-    let found: Vec<String> = play.derived(&Default::default()).iter().map(|(_, d)| words(d)).collect();
-    assert_eq!(found, ["completed/turn_complete", "completed/turn_complete"]);
+    two_are_found_running(true, 20_000);
     // A question that was open when the connection broke is open still.
     let recording = Recording::of("ask_user");
     let asks = |what: &What| matches!(what, What::Frame(f) if f.contains("chat.ask_user"));
