@@ -149,11 +149,15 @@ impl Replay {
         let since = |now: Timestamp| if full { now.as_millis().rem_euclid(1000) } else { 0 };
         while self.now.plus(1000 - since(self.now)) <= moment {
             self.now = self.now.plus(1000 - since(self.now));
-            let mut said = Said::default();
-            self.peer.tick(self.now, &mut said);
-            self.hear(said);
+            self.tick();
         }
         self.now = self.now.max(moment);
+    }
+
+    pub(crate) fn tick(&mut self) {
+        let mut said = Said::default();
+        self.peer.tick(self.now, &mut said);
+        self.hear(said);
     }
 
     pub(crate) fn wait(&mut self, seconds: i64) {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use agent_session_exporter::event::{CallOutcome, Capability, Fact, ProgressKind, Requester};
+use agent_session_exporter::event::{CallOutcome, Capability, Event, Fact, ProgressKind, Requester};
 use agent_session_exporter::session::Snapshot;
 use agent_session_exporter::sources::LIST;
 use agent_session_exporter::sources::gobby::DEF;
@@ -194,6 +194,24 @@ fn status_500_of_the_stop_route_is_a_request_and_no_failure_of_the_daemon() {
     let wanted = replay.said_of("ses-a").iter().filter(|f| matches!(f, Fact::StopRequested { .. })).count();
     assert_eq!(wanted, 2);
     assert_eq!(replay.state("ses-a", 0), "running/working", "a request is no end");
+}
+
+#[test]
+fn a_request_that_is_withdrawn_in_the_same_millisecond_is_withdrawn() {
+    let mut replay = started(false, "ses-a");
+    replay.daemon.put(replay.now, row(SESSION_025, "ses-a", at(0)));
+    replay.daemon.stop(replay.now, SESSION_025, true);
+    while replay.facts("ses-a").stop.is_none() {
+        replay.wait(1);
+    }
+    // It is looked at again at once, and no longer there.
+    replay.daemon.stop(replay.now, SESSION_025, false);
+    replay.tick();
+    let stop = |e: &&Event| matches!(e.fact, Fact::StopRequested { .. } | Fact::StopCleared);
+    let [wanted, gone] = replay.events.iter().filter(stop).collect::<Vec<_>>()[..] else { panic!() };
+    assert_eq!(wanted.time, gone.time);
+    assert_ne!(wanted.id, gone.id, "else the store takes one for the other told twice");
+    assert!(!replay.facts("ses-a").stop.unwrap().pending);
 }
 
 #[test]

@@ -382,7 +382,7 @@ impl Gobby {
             return Ok(());
         }
         let stands = self.state.sessions[at].stop;
-        let mut e = self.emit(said, now, now, &format!("stop:{internal}"));
+        let mut e = self.emit(said, now, now, &format!("stop:{internal}:{}", self.serial));
         match answer.status {
             500 if self.poll.answers && !stands => {
                 e.said.unknown.push("stop/undescribed".to_owned());
