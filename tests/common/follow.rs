@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use agent_session_exporter::clock::Clock;
 use agent_session_exporter::event::reduce::Runners;
-use agent_session_exporter::event::{Capabilities, Event, Reducer, SessionId, SourceId, Timestamp};
+use agent_session_exporter::event::{
+    Capabilities, Event, Reducer, SessionId, SourceHealth, SourceId, Timestamp,
+};
 use agent_session_exporter::session::snapshot::Tree;
 use agent_session_exporter::session::{Facts, Session, Snapshot};
 use agent_session_exporter::sources::Context;
@@ -27,6 +29,7 @@ use tokio::task::JoinHandle;
 use super::disk::Disk;
 use super::owner::{KEY, LONG, Life, options};
 use super::peer::Server;
+use super::ticked::{Ticks, watched};
 
 /// Time between ticks: a second of the recording.
 pub const TICK: Duration = Duration::from_millis(5);
@@ -61,6 +64,7 @@ pub struct Following {
     pub life: Life,
     hand: &'static AtomicI64,
     source: &'static str,
+    ticks: Ticks,
     runtime: Option<tokio::runtime::Runtime>,
     task: JoinHandle<()>,
     stop: watch::Sender<bool>,
@@ -162,13 +166,15 @@ impl Stand {
         };
         let life = Life::at(opened, options, clock);
         let (stop, stopped) = watch::channel(false);
+        let reducer = Arc::new(Reducer::new([7; 16], Runners::default()));
+        let (watched, ticks) = watched(self.source, &reducer);
         let context = Context {
             homes: Vec::new(),
             roots: Vec::new(),
             live: self.configured.clone(),
             machine: "test".to_owned(),
             max_age: Duration::ZERO,
-            reducer: Arc::new(Reducer::new([7; 16], Runners::default())),
+            reducer,
             out: life.store.streams.clone(),
             cursors: life.store.cursors.clone(),
             telemetry: life.telemetry.clone(),
@@ -184,9 +190,17 @@ impl Stand {
             pause: Duration::from_millis(10),
             longest_pause: self.longest_pause,
         };
-        let task = start_in(self.source, context, surroundings);
+        let task = start_in(watched, context, surroundings);
         drop(entered);
-        Following { life, hand: self.hand, source: self.source.name, runtime: Some(runtime), task, stop }
+        Following {
+            life,
+            hand: self.hand,
+            source: self.source.name,
+            ticks,
+            runtime: Some(runtime),
+            task,
+            stop,
+        }
     }
 }
 
@@ -201,7 +215,7 @@ impl Following {
             let next = moment.min(self.now().plus(1000));
             let whole = next.since(self.now()) >= 1000;
             self.hand.store(next.as_millis(), Ordering::SeqCst);
-            if whole {
+            if whole && !self.ticks.until(next) {
                 std::thread::sleep(TICK + TICK / 2);
             }
         }
@@ -230,8 +244,13 @@ impl Following {
     pub fn until_up(&self, server: &Server, up: bool) {
         let endpoint = server.endpoint();
         self.life.until("health", |s| {
-            s.health.iter().any(|h| h.endpoint.as_str() == endpoint && h.up == up && h.scanned)
+            let said = |h: &SourceHealth| h.endpoint.as_str() == endpoint && h.up == up && h.scanned;
+            self.ticks.follows(&endpoint) == up && s.health.iter().any(said)
         });
+        // The other end has a stream only a moment after it said so.
+        if up {
+            server.until_any_stream();
+        }
     }
 
     /// Cuts the stream and waits until it was opened again and everything first asked was answered.

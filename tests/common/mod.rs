@@ -6,4 +6,5 @@ pub mod follow;
 pub mod owner;
 pub mod peer;
 pub mod tape;
+pub mod ticked;
 pub mod traffic;

@@ -191,10 +191,11 @@ impl Server {
 
     /// Is gone: connections break, new ones are refused.
     pub fn down(&mut self) {
-        self.shared.streams.lock().unwrap().clear();
+        // First nobody is let in any more: who is sent away comes back at once.
         if let Some(life) = self.life.take() {
             life.shutdown_timeout(Duration::from_secs(2));
         }
+        self.shared.streams.lock().unwrap().clear();
     }
 
     /// Closes every stream; the server stays.
@@ -230,9 +231,18 @@ impl Server {
 
     /// Waits for so many open streams.
     pub fn until_streams(&self, wanted: usize) {
+        self.until(|streams| streams == wanted, &format!("{wanted} streams"));
+    }
+
+    /// Waits for an open stream.
+    pub fn until_any_stream(&self) {
+        self.until(|streams| streams > 0, "a stream");
+    }
+
+    fn until(&self, wanted: impl Fn(usize) -> bool, what: &str) {
         let began = Instant::now();
-        while self.streams() != wanted {
-            assert!(began.elapsed() < Duration::from_secs(20), "never {wanted} streams");
+        while !wanted(self.streams()) {
+            assert!(began.elapsed() < Duration::from_secs(20), "never {what}");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
