@@ -177,6 +177,66 @@ fn small_requests_and_a_collector_that_is_busy_at_first_change_nothing() {
     }
 }
 
+/// What a server of gRPC says that has no room, perhaps with when it will have some.
+fn full(after: Option<Duration>) -> Say {
+    Say::Status(429, None, Code::ResourceExhausted, after)
+}
+
+/// Spans alone to a collector over gRPC that has no room at first; what the program said.
+fn replay_to_full(collector: &Collector, file: &Path) -> Output {
+    let mut env = env(collector.address, Protocol::Grpc);
+    env.insert("OTEL_LOGS_EXPORTER".to_owned(), "none".to_owned());
+    replay(env, &[file.to_str().unwrap()])
+}
+
+#[test]
+fn a_collector_that_has_no_room_for_a_while_gets_everything_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = made(folder.path());
+    let wanted = live("push", &file).0;
+    assert_eq!(wanted.len(), 6);
+    let soon = full(Some(Duration::from_millis(50)));
+    for (says, sizes) in [
+        // Who says when to come again means all of it, and is asked for all of it.
+        (vec![soon; 4], vec![6, 6, 6, 6, 6]),
+        // Else it may be too much at once: pieces, and when those are as small as can be, patience.
+        (vec![full(None); 4], vec![6, 3, 1, 1, 1, 2, 3]),
+    ] {
+        let collector = Collector::start();
+        collector.memory.script(says);
+        let out = replay_to_full(&collector, &file);
+        let said = String::from_utf8(out.stderr).unwrap();
+        assert_eq!(out.status.code(), Some(0), "{said}");
+        let requests = collector.memory.requests();
+        assert_eq!(requests.iter().map(|r| r.spans.len()).collect::<Vec<_>>(), sizes, "{said}");
+        assert_eq!(by_id(collector.memory.spans()), wanted);
+        assert_eq!(String::from_utf8(out.stdout).unwrap(), "6 spans arrived\n");
+    }
+}
+
+/// Whoever waits in front of it is told, before each span was tried on its own.
+#[test]
+fn a_collector_that_never_has_room_ends_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = made(folder.path());
+    let ends = |after: Option<Duration>, sizes: &[usize]| {
+        let collector = Collector::start();
+        collector.memory.always(Some(full(after)));
+        let out = replay_to_full(&collector, &file);
+        let said = String::from_utf8(out.stderr).unwrap();
+        assert_eq!(out.status.code(), Some(1), "{said}");
+        let why = "the collector took nothing in 5 tries: code 8 of gRPC; 0 spans had arrived";
+        assert!(said.contains(why), "{said}");
+        let requests = collector.memory.requests();
+        assert_eq!(requests.iter().map(|r| r.spans.len()).collect::<Vec<_>>(), sizes, "{said}");
+    };
+    ends(Some(Duration::from_millis(50)), &[6; 5]);
+    // One that nobody has room for, and a second.
+    let mut sizes = vec![6, 3];
+    sizes.extend([1; 10]);
+    ends(None, &sizes);
+}
+
 #[test]
 fn what_does_not_arrive_is_a_failure_with_a_reason() {
     let folder = tempfile::tempdir().unwrap();

@@ -41,6 +41,8 @@ struct Lane {
     /// Items of one request: fewer than wanted after one was too large, then one more each time.
     most: usize,
     wanted: usize,
+    /// A server of gRPC had no room for the last item, though it was sent alone.
+    full: bool,
     sent: u64,
     /// Items that the collector will never take.
     refused: u64,
@@ -94,6 +96,7 @@ fn lanes(settings: &Settings, encoder: &Arc<Encoder>) -> anyhow::Result<Vec<Lane
                 waiting: Vec::new(),
                 most: target.batching.size,
                 wanted: target.batching.size,
+                full: false,
                 sent: 0,
                 refused: 0,
             })
@@ -181,23 +184,28 @@ impl Lane {
         let items = n as u64;
         let mut tries = 0;
         loop {
-            let (why, after) = match self.transport.send(self.signal, body.clone()).await {
+            let answer = self.transport.send(self.signal, body.clone()).await;
+            let no_room = matches!(answer, Answer::TooLarge(Why::Code(_)));
+            let (why, after) = match answer {
                 Answer::Taken { rejected, .. } => {
                     let rejected = rejected.min(items);
                     self.sent += items - rejected;
                     self.refused += rejected;
                     self.most = (self.most + 1).min(self.wanted);
+                    self.full = false;
                     return Ok(true);
                 }
                 Answer::TooLarge(_) if n > 1 => {
                     self.most = n / 2;
                     return Ok(false);
                 }
-                // A server of gRPC says the same when it has no room.
-                Answer::TooLarge(why @ Why::Code(_)) if tries + 1 < TRIES => (why, None),
+                // A server of gRPC says the same when it has no room. One item may be too large; with a second in a row
+                // there is no room for any.
+                Answer::TooLarge(why) if no_room && (self.full || tries + 1 < TRIES) => (why, None),
                 Answer::TooLarge(why) | Answer::Refused(why) => {
                     tracing::warn!(items, reason = %why, "the collector refuses items");
                     self.refused += items;
+                    self.full = no_room;
                     return Ok(true);
                 }
                 Answer::Misled(why) => {
