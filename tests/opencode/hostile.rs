@@ -1,6 +1,6 @@
 //! A server that says what no server would: nothing breaks, nothing grows without bound, and no content leaves.
 
-use agent_session_exporter::event::Timestamp;
+use agent_session_exporter::event::{Fact, Timestamp};
 use agent_session_exporter::sources::DecodeError;
 use agent_session_exporter::sources::live::{Answer, AskError, Peer as _, Said};
 use agent_session_exporter::sources::opencode::Opencode;
@@ -38,6 +38,12 @@ const CONTENT: [&str; 24] = [
     "header",
     "directory",
 ];
+
+/// One record of a session.
+fn hear(play: &mut Play, kind: &str, props: Value) {
+    let frame = json!({ "directory": "/d", "payload": { "type": kind, "properties": props } });
+    play.hear(&serde_json::to_vec(&frame).unwrap()).unwrap();
+}
 
 fn connected() -> Play {
     let mut play = Play::new();
@@ -200,10 +206,6 @@ fn damaged_records_break_nothing() {
 fn endless_sessions_and_parts_stay_within_bounds() {
     let mut play = connected();
     let long = "i".repeat(20_000);
-    let hear = |play: &mut Play, kind: &str, props: Value| {
-        let frame = json!({ "directory": "/d", "payload": { "type": kind, "properties": props } });
-        play.hear(&serde_json::to_vec(&frame).unwrap()).unwrap();
-    };
     for n in 0..700 {
         let id = format!("ses_{n}{}", if n % 100 == 0 { long.as_str() } else { "" });
         hear(&mut play, "session.status", json!({ "sessionID": id, "status": { "type": "busy" } }));
@@ -233,6 +235,39 @@ fn endless_sessions_and_parts_stay_within_bounds() {
         let size = serde_json::to_string(event).unwrap().len();
         assert!(size < 2_000, "{size}");
     }
+}
+
+/// It matters most, being at work and heard of last, and is larger than all that a checkpoint may hold.
+#[test]
+fn a_session_that_does_not_fit_into_the_checkpoint_hides_no_other() {
+    let mut play = connected();
+    let status = |play: &mut Play, id: &str, status: &str| {
+        hear(play, "session.status", json!({ "sessionID": id, "status": { "type": status } }));
+    };
+    let small: Vec<String> = (10..50).map(|n| format!("ses_{n}")).collect();
+    for (n, id) in small.iter().enumerate() {
+        status(&mut play, id, if n % 2 == 0 { "busy" } else { "idle" });
+    }
+    // Of the lengths that are still taken as they are.
+    let long = |name: &str, n: u32| format!("{name}_{n:0>180}");
+    status(&mut play, "ses_huge", "busy");
+    for n in 0..128 {
+        let part = json!({
+            "id": long("prt", n), "messageID": long("msg", n), "callID": long("call", n), "type": "tool",
+            "tool": long("tool", n), "state": { "status": "running" },
+        });
+        hear(&mut play, "message.part.updated", json!({ "sessionID": "ses_huge", "part": part }));
+    }
+    play.until(play.now().plus(2_000));
+    assert!(play.saved().len() <= 64 << 10, "{}", play.saved().len());
+
+    // None of them is there any more: those that are remembered are told to be deleted.
+    let before = play.events.len();
+    play.exporter_restarts();
+    let deleted = play.events[before..].iter().filter(|(_, e)| matches!(e.fact, Fact::SessionDeleted));
+    let mut deleted: Vec<&str> = deleted.map(|(_, e)| e.session.as_str()).collect();
+    deleted.sort_unstable();
+    assert_eq!(deleted, small);
 }
 
 #[test]
