@@ -72,6 +72,33 @@ fn a_run_that_is_lost_lasted_as_long_as_its_sub_agents_worked() {
     assert_eq!(run.end.since(run.start), 90_000);
 }
 
+/// Some ask before they call, and what was asked for is never called.
+#[test]
+fn a_wait_for_a_call_that_nobody_told_of_hangs_on_what_was_open() {
+    let asks = |at: f64, action: &str, call: &str| {
+        let data = json!({"data": {"actionId": action, "kind": "permission", "callId": call}});
+        line("s", at, "user.action_required", data)
+    };
+    let spans = spans(&[
+        turn("s", 0.0, "r1"),
+        step(1.0, "started", json!({"stepId": "a", "kind": "build", "name": "Outer"})),
+        asks(2.0, "answered", "never1"),
+        line("s", 5.0, "user.action_resolved", json!({"data": {"actionId": "answered"}})),
+        call("s", 6.0, "c1", "bash"),
+        // The rest is given up with its run.
+        asks(10.0, "told", "c1"),
+        asks(20.0, "untold", "never2"),
+    ]);
+    let of = |name: &str| named(&spans, name).context.span;
+    let (bash, outer) = (of("execute_tool bash"), of("build Outer"));
+    let mut waits: Vec<&Span> = spans.iter().filter(|s| s.name == "wait permission").collect();
+    waits.sort_by_key(|wait| wait.start);
+    let parents: Vec<Option<SpanId>> = waits.iter().map(|wait| wait.parent).collect();
+    assert_eq!(parents, [Some(outer), Some(bash), Some(outer)]);
+    let given_up = |span: &&Span| attribute(span, Key::EndObserved) == Some(&Value::Bool(false));
+    assert_eq!(spans.iter().filter(given_up).count(), 5, "the run, its step, its call, two waits");
+}
+
 /// Nothing is written while a model does not answer, nor while a command runs.
 #[test]
 fn an_interrupted_run_lasted_until_its_process_ended() {
