@@ -3,60 +3,17 @@
 
 use std::io::Write as _;
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use agent_session_exporter::sources::live::{LiveSource, Place, Trust};
-use tracing_subscriber::fmt::MakeWriter;
 
 use super::common::follow::Following;
 use super::common::owner::LONG;
+use super::log::{log, logged};
 use super::raw::{Raw, accepted, answer, frame, is_upgrade, lives, open, stream, tell, upgrade};
 use super::toy::{events, record, socket, stand};
-
-/// What was logged by this program.
-#[derive(Clone)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl std::io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
-/// Lines of the log about an endpoint, from info up.
-fn logged(endpoint: &str) -> Vec<String> {
-    let log = log().0.lock().unwrap();
-    String::from_utf8_lossy(&log).lines().filter(|line| line.contains(endpoint)).map(str::to_owned).collect()
-}
-
-fn log() -> &'static Log {
-    static LOG: OnceLock<Log> = OnceLock::new();
-    LOG.get_or_init(|| {
-        let log = Log(Arc::default());
-        let subscriber = tracing_subscriber::fmt()
-            .with_env_filter("agent_session_exporter=info")
-            .with_ansi(false)
-            .with_writer(log.clone())
-            .finish();
-        tracing::subscriber::set_global_default(subscriber).unwrap();
-        log
-    })
-}
 
 /// Peak of resident memory of this process, in MiB.
 fn peak() -> u64 {
@@ -373,60 +330,60 @@ fn questions_without_answers_end_a_stream_that_pretends_to_live() {
     }
 }
 
+/// Follows a server whose list is empty, and whose stream is kept open by what it tells on it.
+fn follow(source: LiveSource, tells: fn(&mut TcpStream, &str)) -> (Raw, Following) {
+    log();
+    let raw = Raw::start(bad_stream(move |mut connection, head| {
+        open(&mut connection, head);
+        tells(&mut connection, head);
+    }));
+    let mut stand = stand(source);
+    stand.configured.servers.push(raw.place());
+    let run = stand.start();
+    (raw, run)
+}
+
+/// The one line of the log that says that records cannot be read.
+fn unreadable(raw: &Raw) -> String {
+    let mut said = logged(raw.endpoint());
+    said.retain(|line| line.contains("cannot be read"));
+    assert_eq!(said.len(), 1, "{said:#?}");
+    said.remove(0)
+}
+
 #[test]
 fn garbage_records_are_counted_and_said_once() {
-    log();
     for source in [events(), socket()] {
-        let raw = Raw::start(|mut connection, head| {
-            if head.starts_with("GET /list") {
-                return answer(&mut connection, "200 OK", "application/json", "[]");
-            }
-            open(&mut connection, head);
+        let (raw, run) = follow(source, |connection, head| {
             let deep = "[".repeat(200_000);
             for garbage in ["nonsense-planted", "{\"s\": 7}", "[1,2]", "\u{0}", deep.as_str()] {
-                tell(&mut connection, head, garbage.as_bytes());
+                tell(connection, head, garbage.as_bytes());
             }
-            tell(&mut connection, head, b"\xff\xfe");
-            tell(&mut connection, head, record("s", 1).as_bytes());
+            tell(connection, head, b"\xff\xfe");
+            tell(connection, head, record("s", 1).as_bytes());
             std::thread::sleep(LONG);
         });
-        let mut stand = stand(source);
-        stand.configured.servers.push(raw.place());
-        let run = stand.start();
         run.life.until("the good one", |s| s.find(&"toy".into(), &"s".into()).is_some());
         assert_eq!((run.errors("json"), run.errors("shape")), (4, 2));
-        let said: Vec<_> =
-            logged(raw.endpoint()).into_iter().filter(|line| line.contains("cannot be read")).collect();
-        assert_eq!(said.len(), 1, "{said:#?}");
-        assert!(!said[0].contains("planted"));
+        assert!(!unreadable(&raw).contains("planted"));
     }
 }
 
 /// However often it comes back with that: it is one fault.
 #[test]
 fn garbage_of_a_server_that_closes_again_and_again_is_said_once() {
-    log();
     for source in [events(), socket()] {
-        let raw = Raw::start(|mut connection, head| {
-            if head.starts_with("GET /list") {
-                return answer(&mut connection, "200 OK", "application/json", "[]");
-            }
-            open(&mut connection, head);
-            tell(&mut connection, head, b"nonsense");
+        let (raw, run) = follow(source, |connection, head| {
+            tell(connection, head, b"nonsense");
             // Until it is read, behind the answer to the list.
             std::thread::sleep(Duration::from_millis(300));
         });
-        let mut stand = stand(source);
-        stand.configured.servers.push(raw.place());
-        let run = stand.start();
         let began = Instant::now();
         while run.errors("json") < 4 {
             assert!(began.elapsed() < LONG, "only {} records", run.errors("json"));
             std::thread::sleep(Duration::from_millis(5));
         }
-        let said: Vec<_> =
-            logged(raw.endpoint()).into_iter().filter(|line| line.contains("cannot be read")).collect();
-        assert_eq!(said.len(), 1, "{said:#?}");
+        unreadable(&raw);
     }
 }
 

@@ -1,8 +1,14 @@
 //! How a server is logged in at, and that nothing but questions is asked.
 
-use agent_session_exporter::sources::live::probe;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
+use agent_session_exporter::sources::live::{LiveSource, Stream, probe};
+
+use super::common::owner::LONG;
 use super::common::peer::{Reply, Server};
+use super::log::{log, logged};
+use super::raw::{Raw, answer, is_upgrade, open};
 use super::toy::{events, record, rules, socket, stand};
 
 #[test]
@@ -52,6 +58,48 @@ fn a_file_without_a_secret_is_a_refused_login() {
     let run = stand.start();
     run.until_up(&server, false);
     assert!(server.asked().is_empty(), "nobody knocks without the key");
+}
+
+/// Nobody named it, so it is not missed. Somebody has to hear of it all the same: nothing else says what is wanting.
+#[test]
+fn a_server_that_was_merely_found_and_wants_a_login_is_warned_of_once() {
+    log();
+    let greeted = Stream::Socket { path: "/ws", port_offset: 0, hello: Some("hello") };
+    let all = [
+        (events(), "401 Unauthorized", false),
+        (events(), "403 Forbidden", false),
+        // Some open their stream for everybody, and let nobody ask.
+        (events(), "401 Unauthorized", true),
+        (socket(), "403 Forbidden", false),
+        (LiveSource { stream: greeted, ..events() }, "401 Unauthorized", false),
+    ];
+    for (source, status, opens) in all {
+        let raw = Raw::start(move |mut connection, head| {
+            if opens && (is_upgrade(head) || head.starts_with("GET /stream")) {
+                open(&mut connection, head);
+                return std::thread::sleep(Duration::from_millis(300));
+            }
+            answer(&mut connection, status, "application/json", "{}");
+        });
+        let server: &'static str = format!("http://{}", raw.endpoint()).leak();
+        let run = stand(LiveSource { servers: vec![server].leak(), ..source }).start();
+        let tries = || raw.connections.load(Ordering::SeqCst);
+        let began = Instant::now();
+        // Those behind the first add nothing to the log.
+        while tries() < 8 {
+            assert!(began.elapsed() < LONG, "only {} tries", tries());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let said = logged(raw.endpoint());
+        assert_eq!(said.len(), 1, "{said:#?}");
+        for words in [" WARN ", "wants a login that is not configured", "source=\"toy\"", "reason=\"login\""]
+        {
+            assert!(said[0].contains(words), "{words}: {}", said[0]);
+        }
+        assert!(said[0].contains(&format!("endpoint=\"{}\"", raw.endpoint())), "{}", said[0]);
+        run.end();
+        assert_eq!(logged(raw.endpoint()), said);
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod common;
 
 mod found;
 mod hostile;
+mod log;
 mod logins;
 mod losses;
 mod raw;
