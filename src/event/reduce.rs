@@ -36,9 +36,28 @@ pub struct Reducer {
 
 /// Unkeyed hash that stays the same over builds, for remembering ids that may be shown anyway.
 pub fn stable_hash(value: impl Hash) -> u64 {
-    let mut hasher = SipHasher13::new();
-    value.hash(&mut hasher);
-    hasher.finish()
+    StablePrefix::default().and(value)
+}
+
+/// The beginning that many such hashes have in common, hashed once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StablePrefix(SipHasher13);
+
+// === impl StablePrefix ===
+
+impl StablePrefix {
+    /// Of hashes that begin with this.
+    pub fn of(value: impl Hash) -> Self {
+        let mut prefix = Self::default();
+        value.hash(&mut prefix.0);
+        prefix
+    }
+
+    /// The hash of the beginning and of this, one after the other.
+    pub fn and(mut self, value: impl Hash) -> u64 {
+        value.hash(&mut self.0);
+        self.0.finish()
+    }
 }
 
 // === impl Runners ===

@@ -244,7 +244,8 @@ pub(super) fn step_began(
     observed: Timestamp,
     session: &SessionId,
 ) -> LogRecord {
-    let mut attributes: Vec<(Key, Value)> = vec![(Key::ConversationId, (&session.0).into())];
+    let mut attributes: Vec<(Key, Value)> = Vec::with_capacity(USUAL);
+    attributes.push((Key::ConversationId, (&session.0).into()));
     attributes.extend(step_attributes(step));
     attributes.push((Key::ParentSpan, parent.to_string().into()));
     LogRecord {

@@ -47,6 +47,15 @@ struct Waiting {
     record: LogRecord,
 }
 
+// === impl Waiting ===
+
+impl Waiting {
+    fn is_of(&self, note: &Note) -> bool {
+        // Its time tells most of them apart.
+        self.record.time == note.at && self.note.as_ref() == Some(note)
+    }
+}
+
 // === impl Events ===
 
 impl Events {
@@ -54,7 +63,7 @@ impl Events {
     pub(super) fn note(&mut self, owner: &Owner, note: &Note, now: Timestamp) -> bool {
         let Some((name, fact, more, warning)) = of_note(note) else { return true };
         // One record may tell of several that look the same; they are told apart by their number.
-        let alike = self.waiting.iter().filter(|w| w.note.as_ref() == Some(note)).count();
+        let alike = self.waiting.iter().filter(|w| w.is_of(note)).count();
         let mut record = record(owner, name, note.at, more);
         record.id = stable_hash((owner.0.as_str(), owner.1.as_str(), name, fact, alike));
         record.warning = warning;
@@ -68,7 +77,7 @@ impl Events {
 
     /// A note no longer holds.
     pub(super) fn take_back(&mut self, note: &Note) {
-        if let Some(at) = self.waiting.iter().rposition(|w| w.note.as_ref() == Some(note)) {
+        if let Some(at) = self.waiting.iter().rposition(|w| w.is_of(note)) {
             self.waiting.remove(at);
         }
     }
@@ -76,6 +85,11 @@ impl Events {
     /// When the first of them is due.
     pub(super) fn next_due(&self) -> Option<Timestamp> {
         self.waiting.front().map(|w| w.due)
+    }
+
+    /// How many are due by now.
+    pub(super) fn due(&self, now: Timestamp) -> usize {
+        self.waiting.partition_point(|w| w.due <= now)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -226,7 +240,9 @@ impl Tracer {
 }
 
 fn record(owner: &Owner, name: &str, time: Timestamp, more: Vec<(Key, Value)>) -> LogRecord {
-    let mut attributes = vec![(Key::ConversationId, (&owner.1.0).into()), (Key::Source, (&owner.0.0).into())];
+    let mut attributes = Vec::with_capacity(2 + more.len());
+    attributes.push((Key::ConversationId, (&owner.1.0).into()));
+    attributes.push((Key::Source, (&owner.0.0).into()));
     attributes.extend(more);
     LogRecord {
         name: name.to_owned(),

@@ -19,8 +19,8 @@ pub use self::names::{Key, SCHEMA_URL, SEMCONV_VERSION};
 pub use self::signal::Signal;
 pub use self::text::Text;
 pub use self::tracer::Tracer;
-use crate::event::Timestamp;
-use crate::event::reduce::stable_hash;
+use crate::event::reduce::{StablePrefix, stable_hash};
+use crate::event::{Id, SessionId, SourceId, Step, Timestamp};
 
 /// Events of one span; more are counted as dropped.
 pub const MAX_EVENTS: usize = 128;
@@ -34,6 +34,10 @@ pub struct TraceId(pub [u8; 16]);
 /// Names a span within its trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct SpanId(pub [u8; 8]);
+
+/// Names the spans of one session.
+#[derive(Clone, Copy, Debug)]
+struct SpanIds(StablePrefix);
 
 /// A span, wherever it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,7 +152,7 @@ impl TraceId {
 
 impl std::fmt::Display for TraceId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
     }
 }
 
@@ -157,13 +161,51 @@ impl std::fmt::Display for TraceId {
 impl SpanId {
     /// From what names the span; never all zeroes, which would be no id.
     pub fn of(what: impl std::hash::Hash) -> Self {
-        Self(stable_hash(("span", what)).max(1).to_be_bytes())
+        Self::from_hash(stable_hash(("span", what)))
+    }
+
+    const fn from_hash(hash: u64) -> Self {
+        Self(if hash == 0 { 1u64 } else { hash }.to_be_bytes())
     }
 }
 
 impl std::fmt::Display for SpanId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.iter().try_for_each(|b| write!(f, "{b:02x}"))
+        write!(f, "{:016x}", u64::from_be_bytes(self.0))
+    }
+}
+
+// === impl SpanIds ===
+
+impl SpanIds {
+    /// Those of a session, each as [`SpanId::of`] has it of source, session and what follows.
+    fn of(source: &SourceId, session: &SessionId) -> Self {
+        Self(StablePrefix::of(("span", source.as_str(), session.as_str())))
+    }
+
+    fn id(self, what: impl std::hash::Hash) -> SpanId {
+        SpanId::from_hash(self.0.and(what))
+    }
+
+    fn step(self, step: &Step, since: Timestamp) -> SpanId {
+        self.id(("step", &step.id, step.entry.map_or(since.as_millis(), i64::from)))
+    }
+
+    /// A step in a run that it was not entered in.
+    fn step_on(self, step: &Step, since: Timestamp) -> SpanId {
+        self.id(("step goes on", &step.id, since.as_millis()))
+    }
+
+    fn call(self, call: &Id) -> SpanId {
+        self.id(("call", call))
+    }
+
+    fn wait(self, action: &Id) -> SpanId {
+        self.id(("wait", action))
+    }
+
+    fn hold(self, since: Timestamp) -> SpanId {
+        self.id(("hold", since.as_millis()))
     }
 }
 

@@ -10,7 +10,7 @@ const MAX_TOLD: usize = 512;
 const ROOM: usize = MAX_TOLD / 2;
 /// Where there are no more, all are looked through.
 const FEW: usize = 32;
-/// Bits of which an id that is there has set its own: mostly one look into the memory tells that it is new.
+/// Bits of which an id that is there has set its own two: mostly a look at them tells that it is new.
 const BITS: u64 = 1 << 14;
 
 /// Ids in the order in which they were told.
@@ -26,8 +26,8 @@ pub(super) struct Told {
 impl Told {
     /// Takes an id in; false if it was there.
     pub(super) fn tell(&mut self, id: u64) -> bool {
-        let (word, bit) = place(id);
-        let may_be = self.bits.get(word).is_none_or(|bits| bits & bit != 0);
+        let own = places(id);
+        let may_be = own.iter().all(|(word, bit)| self.bits.get(*word).is_none_or(|bits| bits & bit != 0));
         if may_be && self.order.contains(&id) {
             return false;
         }
@@ -37,7 +37,7 @@ impl Told {
             self.bits.clear();
         }
         if !self.bits.is_empty() {
-            self.bits[word] |= bit;
+            own.iter().for_each(|(word, bit)| self.bits[*word] |= bit);
         } else if self.order.len() > FEW {
             self.mark();
         }
@@ -46,16 +46,16 @@ impl Told {
 
     fn mark(&mut self) {
         self.bits.resize(usize::try_from(BITS / 64).unwrap_or(0), 0);
-        for (word, bit) in self.order.iter().map(|id| place(*id)) {
+        for (word, bit) in self.order.iter().flat_map(|id| places(*id)) {
             self.bits[word] |= bit;
         }
     }
 }
 
-/// The word, and the bit in it, of an id, which is a hash.
-fn place(id: u64) -> (usize, u64) {
-    let at = id % BITS;
-    (usize::try_from(at / 64).unwrap_or(0), 1 << (at % 64))
+/// Words, and the bits in them, of an id, which is a hash.
+fn places(id: u64) -> [(usize, u64); 2] {
+    let place = |at: u64| (usize::try_from(at / 64).unwrap_or(0), 1 << (at % 64));
+    [place(id % BITS), place(id / BITS % BITS)]
 }
 
 impl Serialize for Told {

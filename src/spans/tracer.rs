@@ -19,8 +19,8 @@ use super::events::Events;
 use super::parts;
 use super::run::{Advance, Mark, MarkOf, Place, Run};
 use super::told::Told;
-use super::{Context, Link, Outgoing, SpanId, TraceId, exemplars};
-use crate::event::{Id, OrchestrationState, SessionId, SourceId, Timestamp};
+use super::{Context, Link, Outgoing, SpanId, SpanIds, TraceId, exemplars};
+use crate::event::{OrchestrationState, SessionId, SourceId, Timestamp};
 use crate::session::Facts;
 use crate::session::exemplars::Exemplars;
 use crate::session::notes::{Note, RunKey, What};
@@ -69,6 +69,9 @@ pub(super) struct Trace {
     /// Whether its row changed.
     #[serde(skip)]
     dirty: bool,
+    /// Once one of them was needed.
+    #[serde(skip)]
+    ids: Option<SpanIds>,
 }
 
 /// Something that is told when it is due.
@@ -172,17 +175,20 @@ impl Tracer {
         if !self.is_due(now) {
             return Vec::new();
         }
-        let mut keys = Vec::new();
+        let (mut keys, mut due) = (Vec::new(), 0);
         self.earliest = None;
         for (key, trace) in &self.traces {
             match trace.next_due() {
-                Some(at) if at <= now => keys.push(key.clone()),
+                Some(at) if at <= now => {
+                    keys.push(key.clone());
+                    due += trace.waiting.partition_point(|w| w.due <= now) + trace.events.due(now);
+                }
                 Some(at) => self.earliest = Some(self.earliest.map_or(at, |known| known.min(at))),
                 None => {}
             }
         }
-        keys.sort();
-        let mut out = Vec::new();
+        keys.sort_unstable();
+        let mut out = Vec::with_capacity(due);
         for key in keys {
             self.drain_one(&key, now, &mut out);
             self.drain_events(&key, now, &mut out);
@@ -191,14 +197,14 @@ impl Tracer {
             }
             self.changed(key);
         }
-        // They are large and mostly in order: moved once each.
-        out.sort_by_cached_key(|(due, _)| *due);
+        // They are large and mostly in order: else they are moved once each.
+        if !out.is_sorted_by_key(|(due, _)| *due) {
+            out.sort_by_cached_key(|(due, _)| *due);
+        }
         out.into_iter().map(|(_, outgoing)| outgoing).collect()
     }
 
     fn drain_one(&mut self, key: &Key, now: Timestamp, out: &mut Vec<(Timestamp, Outgoing)>) {
-        let Some(trace) = self.traces.get_mut(key) else { return };
-        out.reserve(trace.waiting.iter().take_while(|w| w.due <= now).count());
         let mut last: Option<(u32, Place)> = None;
         while let Some(waiting) = self.traces.get_mut(key).and_then(|trace| trace.next(now)) {
             // Mostly all of it is of one run.
@@ -336,25 +342,6 @@ fn run_span(key: &Key, run: &(RunKey, u8)) -> SpanId {
     SpanId::of((key.0.as_str(), key.1.as_str(), "run", run))
 }
 
-fn step_span(key: &Key, step: &crate::event::Step, since: Timestamp) -> SpanId {
-    SpanId::of((
-        key.0.as_str(),
-        key.1.as_str(),
-        "step",
-        &step.id,
-        step.entry.map_or(since.as_millis(), i64::from),
-    ))
-}
-
-/// A step in a run that it was not entered in.
-fn step_on_span(key: &Key, step: &crate::event::Step, since: Timestamp) -> SpanId {
-    SpanId::of((key.0.as_str(), key.1.as_str(), "step goes on", &step.id, since.as_millis()))
-}
-
-fn call_span(key: &Key, call: &Id) -> SpanId {
-    SpanId::of((key.0.as_str(), key.1.as_str(), "call", call))
-}
-
 // === impl Trace ===
 
 impl Trace {
@@ -393,6 +380,10 @@ impl Trace {
                 self.runs.iter().rposition(|run| run.key == *key)
             }
         }
+    }
+
+    fn ids(&mut self, (source, session): &Key) -> SpanIds {
+        *self.ids.get_or_insert_with(|| SpanIds::of(source, session))
     }
 
     const fn next_number(&mut self) -> u32 {
@@ -466,6 +457,7 @@ impl Trace {
                 | What::Orchestration { .. }
         );
         let Some(i) = self.run_of(note.run.as_ref(), note.run_since, began, carried) else { return true };
+        let ids = self.ids(key);
         let run = &mut self.runs[i];
         let mut parts = None;
         match &note.what {
@@ -485,7 +477,7 @@ impl Trace {
             }
             What::TaskBegan(call) => {
                 run.mark(Mark {
-                    span: call_span(key, call),
+                    span: ids.call(call),
                     of: MarkOf::Task(call.clone()),
                     since: note.at,
                     until: None,
@@ -495,7 +487,7 @@ impl Trace {
             }
             What::StepGoesOn(step) => {
                 let of = MarkOf::Step(step.clone());
-                let span = step_on_span(key, step, note.at);
+                let span = ids.step_on(step, note.at);
                 run.mark(Mark { span, of, since: note.at, until: None, taken: false });
                 return true;
             }
@@ -503,7 +495,7 @@ impl Trace {
             What::StepBegan(_) if run.until.is_some_and(|until| until <= note.at) => return true,
             What::StepBegan(step) => {
                 run.mark(Mark {
-                    span: step_span(key, step, note.at),
+                    span: ids.step(step, note.at),
                     of: MarkOf::Step(step.clone()),
                     since: note.at,
                     until: None,

@@ -2,7 +2,7 @@
 
 use super::super::parts;
 use super::super::run::{Advance, Mark, MarkOf};
-use super::{Key, Trace, call_span, step_on_span, step_span};
+use super::{Key, Trace};
 use crate::session::notes::{Note, What};
 
 // === impl Trace ===
@@ -17,6 +17,7 @@ impl Trace {
         else {
             return;
         };
+        let ids = self.ids(key);
         let run = &mut self.runs[i];
         match &note.what {
             What::Usage(added) => {
@@ -42,13 +43,13 @@ impl Trace {
             }
             What::Declared(_) | What::PartBegan(_) | What::Held { .. } | What::Orchestration { .. } => {}
             What::TaskBegan(call) => {
-                let span = call_span(key, call);
+                let span = ids.call(call);
                 run.marks.retain(|m| m.span != span);
             }
             What::StepBegan(step) | What::StepGoesOn(step) => {
                 let span = match &note.what {
-                    What::StepBegan(_) => step_span(key, step, note.at),
-                    _ => step_on_span(key, step, note.at),
+                    What::StepBegan(_) => ids.step(step, note.at),
+                    _ => ids.step_on(step, note.at),
                 };
                 run.marks.retain(|m| m.span != span);
             }

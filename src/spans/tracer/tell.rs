@@ -2,7 +2,7 @@
 
 use super::super::run::{Mark, MarkOf, Place, Run};
 use super::super::{Context, Link, Outgoing, SpanId, build, parts};
-use super::{Key, Trace, Tracer, Waiting, call_span, step_span};
+use super::{Key, Trace, Tracer, Waiting};
 use crate::event::{CallOutcome, SessionId, SourceId, Timestamp};
 use crate::session::notes::{Part, What};
 
@@ -42,6 +42,7 @@ impl Trace {
         now: Timestamp,
     ) -> Option<Outgoing> {
         let i = self.index_of(waiting.run)?;
+        let ids = self.ids(key);
         let run = &mut self.runs[i];
         let (at, context) = (waiting.note.at, place.context);
         let step_over = |since: Timestamp| run.innermost(since, since, |of| matches!(of, MarkOf::Step(_)));
@@ -49,7 +50,7 @@ impl Trace {
         let over = |since: Timestamp| step_over(since).unwrap_or(context.span);
         let span = match &waiting.note.what {
             What::StepBegan(step) => {
-                let id = step_span(key, step, at);
+                let id = ids.step(step, at);
                 let parent = run.around(step.kind, at).unwrap_or(context.span);
                 let record = build::step_began(step, within(id), parent, at, now, &key.1);
                 return Some(Outgoing::Log(record));
@@ -112,7 +113,7 @@ impl Trace {
                 let exact = |m: &&Mark| Some(m.since) == *since && same(m);
                 let mark = run.marks.iter().find(exact).or_else(|| run.marks.iter().rev().find(same));
                 let since = mark.map(|m| m.since).or(*since)?;
-                let id = mark.map_or_else(|| step_span(key, step, since), |m| m.span);
+                let id = mark.map_or_else(|| ids.step(step, since), |m| m.span);
                 let step = match mark.map(|m| &m.of) {
                     Some(MarkOf::Step(began)) => &step.said_before(began),
                     _ => step,
@@ -121,7 +122,7 @@ impl Trace {
                 build::step(key, step, within(id), parent, (since, at), *outcome)
             }
             What::Call { call, tool, class, since, outcome, exit_code } => {
-                let (id, since) = (call_span(key, call), *since);
+                let (id, since) = (ids.call(call), *since);
                 // Of a call that nothing ended it is known a while later that it was over with its run.
                 let cut = run.until.filter(|_| *outcome == CallOutcome::Interrupted);
                 let at = cut.map_or(at, |until| at.min(until.max(since)));
@@ -138,12 +139,12 @@ impl Trace {
                 )
             }
             What::Wait { action, kind, since, resolution, call } => {
-                let id = SpanId::of((key.0.as_str(), key.1.as_str(), "wait", action));
-                let parent = call.as_ref().map_or_else(|| over(*since), |call| call_span(key, call));
+                let id = ids.wait(action);
+                let parent = call.as_ref().map_or_else(|| over(*since), |call| ids.call(call));
                 build::wait(key, within(id), parent, (*since, at), *kind, *resolution)
             }
             What::Hold { reason, since, attempt } => {
-                let id = SpanId::of((key.0.as_str(), key.1.as_str(), "hold", since.as_millis()));
+                let id = ids.hold(*since);
                 build::hold(key, within(id), over(*since), (*since, at), *reason, *attempt)
             }
             What::TaskBegan(_)
