@@ -24,11 +24,14 @@ pub(super) struct Told {
 // === impl Told ===
 
 impl Told {
+    pub(super) fn has(&self, id: u64) -> bool {
+        let may_be = |(word, bit): (usize, u64)| self.bits.get(word).is_none_or(|bits| bits & bit != 0);
+        places(id).into_iter().all(may_be) && self.order.contains(&id)
+    }
+
     /// Takes an id in; false if it was there.
     pub(super) fn tell(&mut self, id: u64) -> bool {
-        let own = places(id);
-        let may_be = own.iter().all(|(word, bit)| self.bits.get(*word).is_none_or(|bits| bits & bit != 0));
-        if may_be && self.order.contains(&id) {
+        if self.has(id) {
             return false;
         }
         self.order.push_back(id);
@@ -37,7 +40,7 @@ impl Told {
             self.bits.clear();
         }
         if !self.bits.is_empty() {
-            own.iter().for_each(|(word, bit)| self.bits[*word] |= bit);
+            places(id).into_iter().for_each(|(word, bit)| self.bits[word] |= bit);
         } else if self.order.len() > FEW {
             self.mark();
         }

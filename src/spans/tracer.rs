@@ -65,6 +65,8 @@ pub(super) struct Trace {
     /// By when it is due.
     waiting: VecDeque<Waiting>,
     told: Told,
+    /// What was told without an end that anybody saw, beside: it may end long after it was forgotten there.
+    given_up: Told,
     pub(super) events: Events,
     /// Whether its row changed.
     #[serde(skip)]

@@ -223,6 +223,20 @@ fn a_run_that_is_lost_claims_no_end_and_what_comes_later_is_another_run() {
     assert_eq!(spans.iter().filter(|s| s.name == "execute_tool bash").count(), 2);
 }
 
+/// However much was told since.
+#[test]
+fn a_call_that_was_given_up_is_told_once() {
+    let day = 86_400.0;
+    let mut lines = vec![turn("s", 0.0, "r1"), call("s", 1.0, "c1", "bash")];
+    for n in 0..1_000 {
+        let (at, id) = (day + f64::from(n), format!("read{n}"));
+        lines.extend([call("s", at, &id, "read"), call_ended("s", at + 0.5, &id)]);
+    }
+    lines.extend([call_ended("s", day + 1_001.0, "c1"), turn_ended("s", day + 1_002.0, "r1", "completed")]);
+    let spans = spans(&lines);
+    assert_eq!(attribute(named(&spans, "execute_tool bash"), Key::EndObserved), Some(&Value::Bool(false)));
+}
+
 #[test]
 fn what_comes_late_changes_nothing_that_was_told() {
     let lines = [

@@ -158,8 +158,11 @@ impl Trace {
             | What::VerificationFailed => return None,
         };
         let told = u64::from_be_bytes(span.context.span.0);
-        if !self.told.tell(told) {
+        if self.given_up.has(told) || !self.told.tell(told) {
             return None;
+        }
+        if !waiting.observed {
+            self.given_up.tell(told);
         }
         Some(Outgoing::Span(if waiting.observed { span } else { build::unobserved(span) }))
     }
