@@ -8,6 +8,7 @@ mod common;
 mod cuts;
 mod daemon;
 mod hostile;
+mod late;
 mod made;
 mod recordings;
 mod replay;

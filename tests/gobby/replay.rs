@@ -8,7 +8,7 @@ use agent_session_exporter::event::{Event, Fact, Name, Reducer, SessionId, Sourc
 use agent_session_exporter::session::snapshot::Tree;
 use agent_session_exporter::session::{Aggregates, Facts, Session, Snapshot};
 use agent_session_exporter::sources::gobby::{DEF, LIVE};
-use agent_session_exporter::sources::live::{Answer, Opening, Peer, Said};
+use agent_session_exporter::sources::live::{Answer, Ask, Opening, Peer, Said};
 use agent_session_exporter::sources::{DecodeError, Record};
 use serde_json::Value;
 
@@ -33,6 +33,9 @@ pub(crate) struct Replay {
     /// What the daemon said and answered.
     pub(crate) tape: Tape,
     full_seconds: bool,
+    /// Answers are on their way until they `arrive`.
+    pub(crate) slow: bool,
+    late: Vec<(Ask, Answer)>,
 }
 
 pub(crate) fn reducer() -> Arc<Reducer> {
@@ -69,6 +72,8 @@ impl Replay {
             told: BTreeMap::new(),
             tape: Tape::default(),
             full_seconds: false,
+            slow: false,
+            late: Vec::new(),
         }
     }
 
@@ -188,10 +193,24 @@ impl Replay {
                 let body = if status == 200 { body.into_bytes() } else { Vec::new() };
                 self.tape.answer(self.now, &ask.path, status, &body);
                 let answer = Answer { status, body, next: None };
-                self.peer.answered(&ask, &Ok(answer), self.now, &mut said).unwrap();
+                if self.slow {
+                    self.late.push((ask, answer));
+                } else {
+                    self.peer.answered(&ask, &Ok(answer), self.now, &mut said).unwrap();
+                }
             }
         }
         self.note();
+    }
+
+    /// What was answered comes at last; frames may have overtaken it.
+    pub(crate) fn arrive(&mut self) {
+        self.slow = false;
+        let mut said = Said::default();
+        for (ask, answer) in std::mem::take(&mut self.late) {
+            self.peer.answered(&ask, &Ok(answer), self.now, &mut said).unwrap();
+        }
+        self.hear(said);
     }
 
     fn fold(&mut self, events: Vec<Event>) {

@@ -119,6 +119,8 @@ pub struct Gobby {
     poll: Poll,
     /// Counts rounds of questions and what was told of stops in between, to tell an answer that is older.
     serial: u32,
+    /// Number of frames without a time of their own.
+    untimed: u32,
     /// The state differs from what was handed out last.
     dirty: bool,
 }
@@ -149,6 +151,7 @@ impl Gobby {
             joined: HashMap::new(),
             poll: Poll::default(),
             serial: 0,
+            untimed: 0,
             dirty: false,
         }
     }
@@ -247,7 +250,10 @@ impl Peer for Gobby {
         let time = moment(frame.timestamp);
         let seed = match time {
             Some(_) => self.reducer.hash(record.bytes),
-            None => stable_hash((self.reducer.hash(record.bytes), record.observed.as_millis())),
+            None => {
+                self.untimed = self.untimed.wrapping_add(1);
+                stable_hash((self.reducer.hash(record.bytes), record.observed.as_millis(), self.untimed))
+            }
         };
         let time = time.unwrap_or(record.observed);
         let mut e = Emit { said, time, observed: record.observed, project: None, seed, count: 0 };

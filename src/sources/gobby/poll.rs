@@ -65,6 +65,8 @@ pub(super) struct Poll {
     answers: bool,
     asked: Option<Timestamp>,
     wanted: bool,
+    /// So many of what waits for a list came after the one that is on its way was asked for.
+    held: usize,
     stops_asked: Option<Timestamp>,
     stops_wanted: bool,
     /// Where the next round begins.
@@ -80,6 +82,14 @@ impl Poll {
 
     pub(super) const fn want(&mut self) {
         self.wanted = true;
+    }
+
+    pub(super) const fn holds_one(&mut self) {
+        self.held += 1;
+    }
+
+    pub(super) const fn held_since(&self) -> usize {
+        self.held
     }
 
     pub(super) const fn want_stops(&mut self) {
@@ -102,6 +112,7 @@ impl Gobby {
     fn ask_list(&mut self, now: Timestamp, said: &mut Said) {
         self.poll.asking = true;
         self.poll.wanted = false;
+        self.poll.held = 0;
         self.poll.asked = Some(now);
         said.asks.push(Ask::get(LIST, format!("{}/sessions", self.base())));
     }
@@ -356,7 +367,7 @@ impl Gobby {
                 e.said.disagreements += 1;
                 self.end_session(e, at, None);
             }
-            "deleted" if !session.ended => {
+            "deleted" if news && !session.ended => {
                 self.push(e, at, Fact::SessionDeleted);
                 let session = &mut self.state.sessions[at];
                 (session.ended, session.turn, session.over) = (true, None, Some(e.time));

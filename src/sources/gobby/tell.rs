@@ -57,18 +57,23 @@ impl Gobby {
                     e.said.unknown.push(oldest.unjoined().to_owned());
                 }
                 self.state.held.push_back(held);
+                self.poll.holds_one();
             }
         }
         self.ask_if_wanted(e.observed, e.said);
     }
 
-    /// After a list: who can be joined is told, the rest is only counted.
+    /// After a list: who can be joined is told, the rest is only counted. What was told since the list was asked for may
+    /// be of a session that is newer than it, and waits for the next.
     pub(super) fn tell_held(&mut self, said: &mut super::Said) {
-        for held in std::mem::take(&mut self.state.held) {
+        let all = std::mem::take(&mut self.state.held);
+        let older = all.len().saturating_sub(self.poll.held_since());
+        for (n, held) in all.into_iter().enumerate() {
             let (time, observed, seed) = (held.time, held.observed, held.seed);
             let mut e = Emit { said: &mut *said, time, observed, project: None, seed, count: 0 };
             match self.find(&mut e, &held.internal) {
                 Some(at) => self.apply(&mut e, at, held.told),
+                None if n >= older => self.state.held.push_back(held),
                 None => e.said.unknown.push(held.kind.unjoined().to_owned()),
             }
         }
@@ -300,8 +305,14 @@ impl Gobby {
         self.state.sessions[at].spawned = true;
         match (of_step, what.as_str(), step_id) {
             (_, "waiting_approval" | "approval_required" | "required", step) => {
-                let action = step.unwrap_or_else(|| Id::from("approval"));
-                let wanted = Action { action, call: None, key: None, elicitation: false };
+                let what = step.as_ref().map_or("approval", Id::as_str);
+                let key = Some(self.reducer.hash(what.as_bytes()));
+                if self.state.sessions[at].actions.iter().any(|open| open.key == key) {
+                    return self.activity(e, at, ActivityClass::Bookkeeping);
+                }
+                // A step may be asked for again.
+                let action = self.id(self.stamped(e, what).as_str());
+                let wanted = Action { action, call: None, key, elicitation: false };
                 self.state.sees_actions = true;
                 let info = self.info(at);
                 self.push(e, at, Fact::SessionUpdated(info));
