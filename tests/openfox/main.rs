@@ -8,6 +8,7 @@ mod common;
 
 mod cut;
 mod hostile;
+mod late;
 mod named;
 mod play;
 mod recorded;

@@ -54,6 +54,9 @@ pub(crate) struct Play<'a> {
     /// What the server said and answered.
     pub(crate) tape: Tape,
     full_seconds: bool,
+    /// Answers are on their way until they `arrive`.
+    pub(crate) slow: bool,
+    late: Vec<(Ask, Answer)>,
 }
 
 impl<'a> Play<'a> {
@@ -77,6 +80,8 @@ impl<'a> Play<'a> {
             blind: false,
             tape: Tape::default(),
             full_seconds: false,
+            slow: false,
+            late: Vec::new(),
         }
     }
 
@@ -133,7 +138,7 @@ impl<'a> Play<'a> {
         self.peer.connected(self.now, &mut said);
         assert!(self.peer.catching_up());
         self.hear(said);
-        assert!(!self.peer.catching_up(), "everything was answered");
+        assert_eq!(self.peer.catching_up(), self.slow, "everything was answered");
     }
 
     pub(crate) fn lose(&mut self) {
@@ -199,12 +204,29 @@ impl<'a> Play<'a> {
             }
             let mut next = Said::default();
             for ask in std::mem::take(&mut said.asks) {
-                let answer = Ok(self.answer(&ask));
-                self.peer.answered(&ask, &answer, self.now, &mut next).unwrap();
+                let answer = self.answer(&ask);
+                if self.slow {
+                    self.late.push((ask, answer));
+                } else {
+                    self.peer.answered(&ask, &Ok(answer), self.now, &mut next).unwrap();
+                }
             }
             said = next;
         }
         self.note_states();
+    }
+
+    /// What was answered comes at last; frames may have overtaken it.
+    /// Some are those of the test.
+    pub(crate) fn arrive_as(&mut self, own: impl Fn(&str) -> Option<(u16, serde_json::Value)>) {
+        let mut said = Said::default();
+        for (ask, mut answer) in std::mem::take(&mut self.late) {
+            if let Some((status, body)) = own(&ask.path) {
+                answer = Answer { status, body: body.to_string().into_bytes(), next: None };
+            }
+            self.peer.answered(&ask, &Ok(answer), self.now, &mut said).unwrap();
+        }
+        self.hear(said);
     }
 
     /// What the server answers; nothing else may be asked.

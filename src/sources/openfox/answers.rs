@@ -316,12 +316,13 @@ impl OpenFox {
     fn listed(&mut self, round: &Round, complete: bool, now: Timestamp, said: &mut Said) {
         let first = std::mem::take(&mut self.polls.first);
         self.polls.whole = false;
+        let began = self.polls.listed.unwrap_or(now);
         let mut waits = Vec::new();
         let mut asked = 0;
         self.with_each(now, said, |known, out| {
             // Who is not listed is gone, unless it is so new that the list is older.
             let listed = round.there.contains(&known.id);
-            let missing = complete && !listed && now.since(known.heard) >= DOUBT_MS && asked < MAX_RECENT;
+            let missing = complete && !listed && began.since(known.heard) >= DOUBT_MS && asked < MAX_RECENT;
             let missing = missing && !std::mem::replace(&mut known.unlisted, true);
             known.unlisted &= !listed;
             if missing || (first && known.is_open()) {
@@ -347,7 +348,16 @@ impl OpenFox {
         if !self.sessions.contains_key(id) {
             return Ok(());
         }
-        let more = self.with(id, now, said, |known, out| known.status(&status, first, out));
+        let more = self.with(id, now, said, |known, out| {
+            if std::mem::take(&mut known.overtaken) {
+                // One that fell since is asked about anew.
+                if let Some(run) = &mut known.run {
+                    run.asked = false;
+                }
+                return false;
+            }
+            known.status(&status, first, out)
+        });
         if more {
             self.polls.list_soon();
         }

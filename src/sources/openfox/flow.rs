@@ -1,7 +1,7 @@
 //! Workflows: the step pointer, criteria, verification.
 
 use super::Out;
-use super::known::{Criterion, Flow, FlowStatus, Known, Pending};
+use super::known::{Criterion, FlowStatus, Known, Pending};
 use super::runs::Verdict;
 use super::wire::{Criterion as Item, Execution, Metadata, list, status, text, word};
 use crate::event::{
@@ -21,9 +21,7 @@ impl Known {
         else {
             return;
         };
-        if self.flow.as_ref().is_none_or(|flow| flow.id != id) {
-            self.flow = Some(Flow::new(&id));
-        }
+        self.follow(&id);
         let running = self.runs();
         if let Some(run) = self.run.as_mut().filter(|_| running) {
             (run.workflow, run.cut) = (true, false);
@@ -154,11 +152,15 @@ impl Known {
     /// A person is asked something.
     pub(super) fn ask(
         &mut self,
-        pending: Pending,
+        mut pending: Pending,
         tool: Option<crate::event::Name>,
         call: Option<crate::event::Id>,
         out: &mut Out<'_>,
     ) {
+        // What was answered under a name stays answered: another request needs another.
+        if self.was_requested(out.shared.hash(pending.action.as_str())) {
+            pending.action = out.shared.id(&format!("{}~{}", pending.action.as_str(), out.now.as_millis()));
+        }
         let (action, kind) = (pending.action.clone(), pending.kind);
         if !self.begin_pending(pending) {
             return;

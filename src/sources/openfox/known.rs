@@ -16,6 +16,10 @@ const MAX_EDITS: usize = 64;
 const MAX_CRITERIA: usize = 128;
 /// Steps of one workflow whose entries are counted.
 const MAX_STEPS: usize = 64;
+/// Names of requests to a person that are remembered.
+const MAX_REQUESTS: usize = 64;
+/// Executions of workflows that are remembered.
+const MAX_FLOWS: usize = 4;
 /// Requests to a person that are open.
 const MAX_PENDING: usize = 16;
 
@@ -78,6 +82,15 @@ pub(super) struct Known {
     /// It was missing in a list, and its status was asked for that.
     #[serde(skip)]
     pub(super) unlisted: bool,
+    /// The stream told a beginning or an end of a run since its status was asked: what is answered is older.
+    #[serde(skip)]
+    pub(super) overtaken: bool,
+    /// Names of requests to a person that were used up; a step, or a call, may ask more than once.
+    #[serde(skip)]
+    pub(super) requests: VecDeque<u64>,
+    /// Executions before this one, which may be taken up again.
+    #[serde(skip)]
+    pub(super) flows: VecDeque<Flow>,
     /// Whether it runs, as the newest list of this connection says that has it.
     #[serde(skip)]
     pub(super) listed: Option<bool>,
@@ -227,6 +240,9 @@ impl Known {
             asked: false,
             resumed: false,
             unlisted: false,
+            overtaken: false,
+            requests: VecDeque::new(),
+            flows: VecDeque::new(),
             listed: None,
         }
     }
@@ -248,6 +264,8 @@ impl Known {
 
     pub(super) fn begin_call(&mut self, call: OpenCall) {
         self.calls.retain(|open| open.call != call.call);
+        // Models use an id again.
+        self.ended.retain(|short| *short != call.short);
         if self.calls.len() >= MAX_CALLS {
             self.calls.remove(0);
         }
@@ -260,12 +278,50 @@ impl Known {
     }
 
     pub(super) fn end_call(&mut self, call: &Id, short: u64) -> Option<OpenCall> {
+        self.has_ended(short);
+        let at = self.calls.iter().position(|open| open.call == *call)?;
+        Some(self.calls.remove(at))
+    }
+
+    /// A list that is older shows it as waiting still.
+    fn has_ended(&mut self, short: u64) {
         if self.ended.len() >= MAX_ENDED {
             self.ended.pop_front();
         }
         self.ended.push_back(short);
-        let at = self.calls.iter().position(|open| open.call == *call)?;
-        Some(self.calls.remove(at))
+    }
+
+    /// All calls are over with their turn.
+    pub(super) fn end_calls(&mut self) {
+        for open in std::mem::take(&mut self.calls) {
+            self.has_ended(open.short);
+        }
+    }
+
+    /// Whether a request of this name was made before.
+    pub(super) fn was_requested(&mut self, name: u64) -> bool {
+        if self.requests.contains(&name) {
+            return true;
+        }
+        if self.requests.len() >= MAX_REQUESTS {
+            self.requests.pop_front();
+        }
+        self.requests.push_back(name);
+        false
+    }
+
+    /// The execution is this one: a new one, or one from before.
+    pub(super) fn follow(&mut self, id: &str) {
+        if self.flow.as_ref().is_some_and(|flow| flow.id == id) {
+            return;
+        }
+        let known = self.flows.iter().position(|flow| flow.id == id).and_then(|at| self.flows.remove(at));
+        if let Some(before) = self.flow.replace(known.unwrap_or_else(|| Flow::new(id))) {
+            if self.flows.len() >= MAX_FLOWS {
+                self.flows.pop_front();
+            }
+            self.flows.push_back(before);
+        }
     }
 
     /// Remembers a request to a person; false if there are too many.

@@ -208,8 +208,13 @@ impl OpenFox {
 
 impl Peer for OpenFox {
     fn connected(&mut self, now: Timestamp, said: &mut Said) {
+        if self.shared.events == 0 {
+            // Counted on from where no earlier process was: what it told of a moment, this one may tell more of.
+            self.shared.events = now.as_millis() as u32;
+        }
         for known in self.sessions.values_mut() {
             (known.doubt, known.asked, known.told, known.unlisted) = (None, false, false, false);
+            known.overtaken = false;
             (known.resumed, known.listed) = (true, None);
             if let Some(run) = &mut known.run {
                 run.cut = true;

@@ -40,6 +40,7 @@ impl Known {
         if self.runs() {
             return;
         }
+        self.overtaken = self.asked;
         self.settle(out);
         let mut run = Run::new(out.now);
         if self.turn.is_some() {
@@ -58,6 +59,7 @@ impl Known {
         let Some(run) = &mut self.run else { return };
         run.falls = run.falls.saturating_add(1);
         if run.fell.is_none() {
+            self.overtaken = self.asked;
             (run.fell, run.missing) = (Some(out.now), missing);
         }
         // What a workflow says of itself needs no second word.
@@ -178,6 +180,8 @@ impl Known {
         self.begin_if_beginning(out);
         self.tell_activity(out);
         let run = self.run.take();
+        // A record may be older than the answer that its run was known by.
+        let at = run.as_ref().map_or(at, |run| at.max(run.began));
         if verdict == Verdict::Waits {
             return;
         }
@@ -226,7 +230,7 @@ impl Known {
     /// Forgets what cannot outlive a turn.
     fn close_turn(&mut self) {
         self.turn = None;
-        self.calls.clear();
+        self.end_calls();
         self.pending.clear();
         if let Some(flow) = &mut self.flow {
             flow.over = true;
