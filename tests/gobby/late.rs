@@ -89,7 +89,8 @@ fn what_comes_back_within_a_millisecond_is_told_again() {
     for blocked in [true, false, true] {
         let state = json!({"owner_session_id": INTERNAL, "is_blocked": blocked});
         let task = json!({"state": state});
-        replay.made(&json!({"type": "task_event", "event": "task_updated", "task_id": "task-1", "task": task}));
+        replay
+            .made(&json!({"type": "task_event", "event": "task_updated", "task_id": "task-1", "task": task}));
     }
     let told = &replay.events[before..];
     let ids: HashSet<_> = told.iter().map(|e| e.id.unwrap()).collect();

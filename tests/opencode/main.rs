@@ -10,11 +10,13 @@ mod cuts;
 mod folded;
 mod followed;
 mod hostile;
+mod late;
 mod play;
 mod recorded;
 mod reports;
 mod scenarios;
 mod spans;
+mod told;
 #[path = "../common/tree.rs"]
 #[allow(dead_code, unreachable_pub, missing_docs, reason = "each binary of tests uses its part")]
 mod tree;

@@ -25,6 +25,9 @@ pub(crate) struct Play {
     named: Vec<String>,
     now: Timestamp,
     saved: Option<Vec<u8>>,
+    /// Answers are on their way until they `arrive`.
+    pub(crate) slow: bool,
+    late: Vec<(Ask, Answer)>,
     /// What the server said and answered.
     pub(crate) tape: Tape,
 }
@@ -61,6 +64,8 @@ impl Play {
             named: Vec::new(),
             now: Timestamp::default(),
             saved: None,
+            slow: false,
+            late: Vec::new(),
             tape: Tape::default(),
         }
     }
@@ -167,14 +172,26 @@ impl Play {
             let (status, body) = self.world.answer(&ask.path, ask.query.as_deref());
             let body = if status == 200 { body.to_string().into_bytes() } else { Vec::new() };
             self.tape.answer(self.now, &ask.path, status, &body);
-            let answer = Ok(Answer { status, body, next: self.world.next(&ask.path) });
-            self.peer.answered(&ask, &answer, self.now, &mut said).unwrap();
+            let answer = Answer { status, body, next: self.world.next(&ask.path) };
+            if self.slow {
+                self.asked.push(ask.clone());
+                self.late.push((ask, answer));
+                continue;
+            }
+            self.peer.answered(&ask, &Ok(answer), self.now, &mut said).unwrap();
             self.take(&mut said);
             open.extend(said.asks.drain(..));
             self.asked.push(ask);
         }
         assert!(!self.peer.catching_up(), "everything is answered");
         self.saved = self.peer.changed().or(self.saved.take());
+    }
+
+    /// What was answered comes at last; records may have overtaken it. What it raises is asked as before.
+    pub(crate) fn arrive(&mut self) {
+        for (ask, answer) in std::mem::take(&mut self.late) {
+            self.with(|peer, now, said| peer.answered(&ask, &Ok(answer), now, said).unwrap());
+        }
     }
 
     fn take(&mut self, said: &mut Said) {

@@ -17,7 +17,7 @@ use super::wire::{
     Data, Info, Kept, Pending, Raw, Status, elements, list, made, millis, object, pairs, shape, text, word,
 };
 use super::{Heard, Opencode, plain};
-use crate::event::{ActionKind, Fact, Name, Resolution, SessionId, Timestamp};
+use crate::event::{ActionKind, Fact, Id, Name, Resolution, SessionId, Timestamp};
 use crate::sources::DecodeError;
 use crate::sources::live::{Answer, Ask, AskError, Said};
 use crate::sources::shape::json;
@@ -71,8 +71,10 @@ pub(super) struct Survey {
     asked: HashSet<u64>,
     pub(super) gone: VecDeque<SessionId>,
     active_at: Option<Timestamp>,
-    /// Sessions of the second generation that the last look did not find at work.
-    missed: HashSet<SessionId>,
+    /// Turns of the second generation that the last look did not find at work.
+    missed: HashSet<(SessionId, Id)>,
+    /// Instances that were closed while questions were open, and records heard by then.
+    closed: HashMap<u64, u64>,
     /// Sessions nobody told of that changed while nobody listened.
     pub(super) found: HashSet<SessionId>,
 }
@@ -111,8 +113,16 @@ impl Survey {
     }
 
     /// An instance was closed; the next one of its directory is another.
-    pub(super) fn closed(&mut self, directory: u64) {
+    pub(super) fn closed(&mut self, directory: u64, count: u64) {
         self.asked.remove(&directory);
+        if self.open > 0 {
+            self.closed.insert(directory, count);
+        }
+    }
+
+    /// Whether what was answered is of an instance that was closed since it was asked.
+    fn is_closed(&self, scope: Option<u64>, since: u64) -> bool {
+        scope.or(self.here).and_then(|directory| self.closed.get(&directory)).is_some_and(|at| *at > since)
     }
 
     /// Says of a session that is new to us what the list said.
@@ -227,6 +237,9 @@ impl Opencode {
         self.survey.open = self.survey.open.saturating_sub(1);
         self.survey.good += usize::from(answer.as_ref().is_ok_and(|answer| answer.status == 200));
         let result = self.heard(ask, answer, since, now, said);
+        if self.survey.open == 0 {
+            self.survey.closed.clear();
+        }
         if self.survey.open == 0 && std::mem::take(&mut self.survey.holding) {
             // It has a stream, but not one of the answers of this server.
             said.give_up |= self.survey.good == 0;
@@ -273,6 +286,7 @@ impl Opencode {
         };
         let scope = ask.about.as_deref().map(|about| self.common.hash(about));
         match ask.tag {
+            STATUS | PERMISSIONS | QUESTIONS if self.survey.is_closed(scope, since) => {}
             LIST => {
                 self.list(Some(body));
                 let next = answer.as_ref().ok().and_then(|answer| answer.next.as_deref());
@@ -323,7 +337,7 @@ impl Opencode {
                 let kind = if permission { ActionKind::Permission } else { ActionKind::Question };
                 let Some(id) = session else { return Ok(()) };
                 let data = object::<Data<'_>>(Some(body)).data;
-                self.waits(data, kind, now, said);
+                self.waits(data, kind, since, now, said);
                 self.answered_since(data, kind, since, now, said, |s| s.id == id);
             }
             _ => {}
@@ -451,16 +465,21 @@ impl Opencode {
         now: Timestamp,
         said: &mut Said,
     ) {
-        self.waits(body, kind, now, said);
+        self.waits(body, kind, since, now, said);
         let here = self.survey.here;
         self.answered_since(body, kind, since, now, said, |s| {
             !s.v2 && s.directory.is_some() && s.directory == scope.or(here)
         });
     }
 
-    fn waits(&mut self, body: Raw<'_>, kind: ActionKind, now: Timestamp, said: &mut Said) {
+    fn waits(&mut self, body: Raw<'_>, kind: ActionKind, since: u64, now: Timestamp, said: &mut Said) {
         for waits in list::<Pending<'_>>(body).into_iter().take(LISTED) {
             let Some(session) = text(waits.session) else { continue };
+            // What it asked in a turn that ended since nobody waits for any more.
+            let known = self.sessions.get(&self.common.session(&session));
+            if known.is_some_and(|s| s.edges > since && !s.is_open()) {
+                continue;
+            }
             // Requests are named like events: their ids tell when they were made.
             let time = text(waits.id).and_then(|id| {
                 let spelled = format!("\"evt_{}\"", id.split_once('_')?.1);
@@ -534,10 +553,10 @@ impl Opencode {
                 );
             }
         }
-        let open: Vec<SessionId> =
-            self.sessions.all.values().filter(|s| s.v2 && s.turn.is_some()).map(|s| s.id.clone()).collect();
-        let silent: HashSet<SessionId> = open.into_iter().filter(|id| !working.contains(id)).collect();
-        for id in silent.intersection(&std::mem::take(&mut self.survey.missed)) {
+        let silent = self.sessions.all.values().filter(|s| s.v2 && !working.contains(&s.id));
+        let turn = |s: &Session| Some((s.id.clone(), s.turn.as_ref()?.request.clone()));
+        let silent: HashSet<(SessionId, Id)> = silent.filter_map(turn).collect();
+        for (id, _) in silent.intersection(&std::mem::take(&mut self.survey.missed)) {
             let name = id.as_str().to_owned();
             self.about(&name, said, now, now, false, |s, t| s.not_active(t));
         }

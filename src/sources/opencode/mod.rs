@@ -205,7 +205,7 @@ impl Opencode {
         let Some(directory) = text(props.directory) else { return };
         let hash = self.common.hash(&directory);
         self.live.remove(&hash);
-        self.survey.closed(hash);
+        self.survey.closed(hash, self.count);
         self.ask_ends(hash, said);
         let works = |s: &&mut Session| s.directory == Some(hash) && s.is_open() && s.doubt == Doubt::None;
         for session in self.sessions.all.values_mut().filter(works) {

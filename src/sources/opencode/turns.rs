@@ -201,6 +201,8 @@ impl Session {
         let Some(prompt) = message.prompt.clone() else { return };
         let started = self.turn.as_ref().map(|turn| turn.started);
         let before = self.last().filter(|m| started.is_some_and(|started| m.created >= started)).cloned();
+        // Records may have overtaken what is told again: what is older than an open turn says nothing of it.
+        let before = before.filter(|_| !t.replay || started.is_none_or(|started| message.created >= started));
         if let Some(before) = before {
             let other = before.prompt.as_ref() != Some(&prompt);
             if other && before.completed.is_none() && (self.doubt != Doubt::None || t.replay) {
@@ -215,7 +217,9 @@ impl Session {
                 self.busy = busy;
             }
         }
-        if self.turn.is_none() && (self.busy || t.replay) {
+        let over = self.ended.as_ref() == Some(&prompt)
+            && self.last().is_some_and(|newest| newest.created > message.created);
+        if self.turn.is_none() && (self.busy || t.replay) && !(t.replay && over) {
             self.begin(t, &prompt, message.created);
         }
         if let Some(at) = self.waiting.iter().position(|waits| *waits == prompt) {

@@ -49,7 +49,9 @@ impl Session {
             self.push(t, "created", created, Fact::SessionQueued(said));
         } else if hash != self.told {
             let time = millis(info.time.updated).unwrap_or(t.time);
-            self.push(t, &format!("info:{}:{hash:x}", time.as_millis()), time, Fact::SessionUpdated(said));
+            // What it was before tells a change from the one that takes it back.
+            let key = format!("info:{}:{:x}:{hash:x}", time.as_millis(), self.told);
+            self.push(t, &key, time, Fact::SessionUpdated(said));
         }
         self.told = hash;
     }
