@@ -161,7 +161,7 @@ fn an_execution_that_is_taken_up_again_after_another_counts_on() {
     let recording = recording();
     let mut told = Told::new(&recording);
     for execution in ["e1", "e2", "e1"] {
-        told.rises();
+        told.say("session.running", json!({"isRunning": true}));
         told.flow(execution, "running");
         told.flow(execution, "blocked");
         told.falls();
@@ -186,6 +186,25 @@ fn a_status_from_before_the_end_of_a_run_does_not_say_how_it_ended() {
     told.wait(1_500);
     told.answered("blocked");
     assert_eq!(told.play.state(), "blocked/workflow_blocked");
+}
+
+#[test]
+fn an_end_that_was_read_before_its_run_was_known_is_no_older_than_it() {
+    let recording = recording();
+    let mut told = Told::new(&recording);
+    told.play.lose();
+    told.play.connect();
+    told.wait(500);
+    told.listed(true, false);
+    told.listed(true, false);
+    assert_eq!(told.play.state(), "running/working");
+    // It waited for the answers.
+    told.play.now = told.play.now.plus(-200);
+    told.falls();
+    told.wait(8_000);
+    let began = told.play.said(|fact| matches!(fact, Fact::TurnStarted { .. }).then_some(()));
+    let ended = told.play.said(|fact| matches!(fact, Fact::TurnEnded { .. }).then_some(()));
+    assert_eq!(ended, began);
 }
 
 #[test]
