@@ -5,7 +5,7 @@ use agent_session_exporter::session::Count;
 use agent_session_exporter::session::orchestration::{MAX_SPECS, Orchestrated};
 use agent_session_exporter::views::selection::Options;
 
-use crate::stand::{Fold, SHOP, ts, value};
+use crate::stand::{Fold, SHOP, decode, status, ts, value};
 
 fn say(seconds: i64, fact: Fact) -> Event {
     let time = ts("2026-11-29T16:00:00Z").plus(seconds * 1_000);
@@ -201,4 +201,27 @@ fn specs_are_bounded() {
     assert_eq!(shown.samples.len(), 50);
     let own = families.iter().flat_map(|f| &f.samples).filter(|s| s.label("orchestration") == SHOP);
     assert!(own.count() <= 240, "the worst case of one orchestration");
+}
+
+/// The time of a file has a resolution, and the engine writes when it likes.
+#[test]
+fn contents_that_were_written_within_a_millisecond_all_count() {
+    let started = "2026-11-29T16:00:00.000Z";
+    let content = |state: &str, spec: &str, batch: u32| {
+        serde_json::json!({
+            "status": state, "startedAt": started, "currentBatch": batch, "totalBatches": 2,
+            "specs": {"a": {"status": spec, "batch": 0, "retryCount": 0}},
+        })
+    };
+    let (mut status, mut fold) = (status(), Fold::of([]));
+    let at = ts(started).plus(5_000);
+    for (spec, wanted) in
+        [("running", SpecStatus::Running), ("failed", SpecStatus::Failed), ("running", SpecStatus::Running)]
+    {
+        fold.take(decode(&mut status, &content("running", spec, 1), at));
+        assert_eq!(fold.run().spec(&Name::from("a")).unwrap().status, wanted);
+    }
+    fold.take(decode(&mut status, &content("completed", "completed", 2), at));
+    assert_eq!(fold.run().spec(&Name::from("a")).unwrap().status, SpecStatus::Completed);
+    assert_eq!(fold.state(SHOP, at.plus(1_000)), "completed/workflow_complete");
 }
