@@ -369,6 +369,7 @@ impl Out<'_> {
     /// Asks for the status of a session, unless that is being done.
     fn ask_status(&mut self, known: &mut Known) {
         if !std::mem::replace(&mut known.asked, true) {
+            known.overtaken = false;
             self.said.asks.push(answers::status_of(&known.id));
         }
     }
