@@ -157,6 +157,15 @@ pub struct Notes {
     list: Vec<Note>,
 }
 
+// === impl What ===
+
+impl What {
+    /// Whether what it comes to depends on the notes of steps and ends before it.
+    pub const fn is_in_order(&self) -> bool {
+        matches!(self, Self::Run { .. } | Self::StepBegan(_) | Self::StepGoesOn(_) | Self::Step { .. })
+    }
+}
+
 // === impl Ended ===
 
 impl Ended {

@@ -81,6 +81,16 @@ const fn level(kind: StepKind) -> u8 {
     }
 }
 
+// === impl Mark ===
+
+impl Mark {
+    /// Whether it is this step, in the entry that is named, if one is.
+    pub(super) fn is_of(&self, step: &Step) -> bool {
+        let MarkOf::Step(own) = &self.of else { return false };
+        own.id == step.id && (own.entry.is_none() || step.entry.is_none() || own.entry == step.entry)
+    }
+}
+
 // === impl Run ===
 
 impl Run {
@@ -182,7 +192,7 @@ impl Run {
 
     /// The span of a step that was over then.
     pub(super) fn step_until(&self, step: &Step, until: Timestamp) -> Option<SpanId> {
-        let same = |m: &&Mark| m.until == Some(until) && matches!(&m.of, MarkOf::Step(s) if s.id == step.id);
+        let same = |m: &&Mark| m.until == Some(until) && m.is_of(step);
         self.marks.iter().rev().find(same).map(|m| m.span)
     }
 

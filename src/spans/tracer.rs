@@ -119,8 +119,14 @@ impl Tracer {
                 None => true,
             });
         }
-        // First, because what takes its place may be about the same end of the same run.
-        for note in again {
+        // What is known of steps follows from what came before: where some of it changes, all of it is taken in anew.
+        if again.iter().chain(&fresh).any(|note| note.what.is_in_order()) {
+            let missing = |of: &[&Note], note: &Note| note.what.is_in_order() || of.contains(&note);
+            again = taken_back.iter().filter(|note| missing(&again, note)).collect();
+            fresh = noted.iter().filter(|note| missing(&fresh, note)).collect();
+        }
+        // First, because what takes its place may be about the same end of the same run; the newest of it before the others.
+        for note in again.into_iter().rev() {
             trace.take_back(&key, note);
             trace.events.take_back(note);
         }
@@ -130,6 +136,9 @@ impl Tracer {
             }
             self.lost += u64::from(!trace.note(&key, facts, note, now));
             self.lost += u64::from(!trace.events.note(&key, note, now));
+        }
+        if !taken_back.is_empty() {
+            trace.forget_unfounded(facts);
         }
         if !std::mem::replace(&mut trace.dirty, true) {
             self.dirty.push(key);
@@ -509,10 +518,11 @@ impl Trace {
                 }
             }
             What::Step { step, .. } => {
-                let open =
-                    |m: &&mut Mark| m.until.is_none() && matches!(&m.of, MarkOf::Step(s) if s.id == step.id);
-                match run.marks.iter_mut().rev().find(open) {
-                    Some(mark) => mark.until = Some(note.at),
+                let open = |m: &Mark| m.until.is_none() && m.is_of(step);
+                // Left and entered again in one moment: what is over is the entry before.
+                let before = run.marks.iter().rposition(|m| open(m) && m.since < note.at);
+                match before.or_else(|| run.marks.iter().rposition(open)) {
+                    Some(at) => run.marks[at].until = Some(note.at),
                     // Nobody saw it begin.
                     None => return true,
                 }

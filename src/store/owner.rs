@@ -109,7 +109,7 @@ pub(super) struct Owner {
     telemetry: Arc<Telemetry>,
     /// Folded label values of the sums that the self metrics know of.
     overflows_told: HashMap<String, u64>,
-    db: Arc<Mutex<Db>>,
+    pub(super) db: Arc<Mutex<Db>>,
     sessions: Sessions,
     /// What becomes spans, where they are wanted.
     pub(super) tracer: Option<Tracer>,
@@ -123,7 +123,7 @@ pub(super) struct Owner {
     suspended: Arc<Vec<(Timestamp, Timestamp)>>,
     created: Timestamp,
     process_start: Timestamp,
-    next_seq: u64,
+    pub(super) next_seq: u64,
     pub(super) spool: Spool,
     pub(super) pending: Pending,
     in_flight: Option<InFlight>,
@@ -575,7 +575,7 @@ impl Owner {
         self.write(work, pending.replies, pending.oldest);
     }
 
-    fn checkpoint(&mut self) -> Checkpoint {
+    pub(super) fn checkpoint(&mut self) -> Checkpoint {
         self.last_checkpoint = Instant::now();
         let (sessions, tombstones) = self.sessions.changes();
         // What is due leaves with the row that no longer holds it: a crash repeats nothing and loses nothing.

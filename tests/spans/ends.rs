@@ -240,3 +240,63 @@ fn that_a_step_is_over_is_said_of_its_span() {
         [span, said("agent_session.step.started"), said("agent_session.step.completed")];
     assert!(ids[0].is_some() && ids.iter().all(|id| *id == ids[0]), "{ids:?}");
 }
+
+#[test]
+fn a_step_that_is_entered_again_in_the_moment_of_its_end_is_two_steps() {
+    let spans = spans(&[
+        turn("s", 0.0, "r1"),
+        step(1.0, "started", json!({"stepId": "a", "kind": "build"})),
+        step(3.0, "completed", json!({"stepId": "a", "outcome": "looped_back"})),
+        step(3.0, "started", json!({"stepId": "a", "kind": "build"})),
+        step(7.0, "completed", json!({"stepId": "a", "outcome": "advanced"})),
+        turn_ended("s", 9.0, "r1", "completed"),
+    ]);
+    let mut steps: Vec<i64> =
+        spans.iter().filter(|s| s.name == "build").map(|s| s.end.since(s.start)).collect();
+    steps.sort_unstable();
+    assert_eq!(steps, [2_000, 4_000]);
+}
+
+/// Spans of these lines, of which one is read so many milliseconds late.
+fn spans_late(lines: &[Json], which: usize, by: i64) -> Vec<Span> {
+    let mut events = events_of(lines);
+    events[which].0 = events[which].0.plus(by);
+    let span = |(_, outgoing)| match outgoing {
+        Outgoing::Span(span) => Some(span),
+        Outgoing::Log(_) => None,
+    };
+    let mut spans: Vec<Span> = told(events).into_iter().filter_map(span).collect();
+    spans.sort_by_key(|s| s.context.span);
+    spans
+}
+
+#[test]
+fn it_makes_no_difference_which_of_two_ends_or_beginnings_is_read_first() {
+    let lines = [
+        turn("s", 0.0, "r1"),
+        step(1.0, "started", json!({"stepId": "a", "kind": "build", "name": "Outer"})),
+        step(1.5, "started", json!({"stepId": "b", "kind": "verify", "name": "Inner"})),
+        step(2.8, "completed", json!({"stepId": "b", "outcome": "advanced"})),
+        step(2.9, "completed", json!({"stepId": "a", "outcome": "failed"})),
+        turn_ended("s", 3.0, "r1", "completed"),
+    ];
+    let in_order = spans_late(&lines, 0, 0);
+    assert_eq!(in_order.len(), 3);
+    for (which, by) in [(0, 1_900), (1, 1_900), (2, 1_900), (3, 1_900), (4, 1_900), (5, 1_900)] {
+        assert_eq!(spans_late(&lines, which, by), in_order, "{which}");
+    }
+}
+
+#[test]
+fn what_only_looked_like_a_run_is_none_that_a_link_leads_to() {
+    let lines = [
+        line("s", 0.0, "turn.started", json!({"data": {"trigger": "person"}})),
+        call("s", 0.5, "c1", "task"),
+        call_ended("s", 1.0, "c1"),
+        line("s", 9.0, "turn.ended", json!({"data": {"outcome": "completed"}})),
+    ];
+    let in_order = spans_late(&lines, 0, 0);
+    let late = spans_late(&lines, 0, 1_900);
+    assert_eq!(late, in_order);
+    assert!(late.iter().all(|s| s.links.is_empty()), "{late:#?}");
+}

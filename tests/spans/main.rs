@@ -6,8 +6,13 @@
 #[allow(dead_code, unreachable_pub)]
 mod tree;
 
+#[path = "../common/disk.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod disk;
+
 mod callers;
 mod ends;
 mod events;
 mod made;
+mod random;
 mod recordings;

@@ -2,8 +2,10 @@
 
 use super::super::parts;
 use super::super::run::{Advance, Mark, MarkOf};
-use super::{Key, Trace};
-use crate::session::notes::{Note, What};
+use super::{Key, Trace, Waiting};
+use crate::event::Timestamp;
+use crate::session::Facts;
+use crate::session::notes::{Note, What, key_of};
 
 // === impl Trace ===
 
@@ -32,7 +34,8 @@ impl Trace {
                     None => run.dropped_events = run.dropped_events.saturating_sub(1),
                 }
             }
-            What::Run { .. } | What::Orchestration { .. } if run.until == Some(note.at) => run.until = None,
+            What::Run { .. } if run.until == Some(note.at) => self.reopen(i, note.at),
+            What::Orchestration { .. } if run.until == Some(note.at) => run.until = None,
             What::Agent { thread, .. } => {
                 run.marks.retain(|m| !matches!(&m.of, MarkOf::Agent(known) if known == thread));
             }
@@ -41,7 +44,7 @@ impl Trace {
                 let ended = |m: &&mut Mark| m.span == own && m.until == Some(note.at);
                 run.marks.iter_mut().filter(ended).for_each(|m| m.until = None);
             }
-            What::Declared(_) | What::PartBegan(_) | What::Held { .. } | What::Orchestration { .. } => {}
+            What::Run { .. } | What::Declared(_) | What::PartBegan(_) | What::Held { .. } | What::Orchestration { .. } => {}
             What::TaskBegan(call) => {
                 let span = ids.call(call);
                 run.marks.retain(|m| m.span != span);
@@ -63,5 +66,35 @@ impl Trace {
             }
             _ => {}
         }
+    }
+
+    /// Runs that only looked like some, before what began earlier was read: nothing is left of them, and nothing may hang on
+    /// them or lead to them.
+    pub(super) fn forget_unfounded(&mut self, facts: &Facts) {
+        let open = facts.turn.as_ref().and_then(|turn| key_of(turn.request.clone(), turn.started));
+        let Self { runs, waiting, .. } = self;
+        runs.retain(|run| {
+            let is_bare = run.place.is_none() && run.until.is_none() && run.marks.is_empty() && run.events.is_empty();
+            !is_bare
+                || run.usage != [0; 5]
+                || open.as_ref() == Some(&run.key)
+                || waiting.iter().any(|w| w.run == run.number)
+        });
+    }
+
+    /// A run is not over: neither is what was concluded to be over with it.
+    fn reopen(&mut self, at: usize, end: Timestamp) {
+        let run = &mut self.runs[at];
+        run.until = None;
+        let number = run.number;
+        let concluded = |w: &Waiting| !w.observed && w.run == number && matches!(w.note.what, What::Step { .. });
+        for waiting in self.waiting.iter().filter(|w| concluded(w)) {
+            let What::Step { since, .. } = &waiting.note.what else { continue };
+            let own = |m: &&mut Mark| m.until == Some(waiting.note.at) && Some(m.since) == *since;
+            run.marks.iter_mut().filter(own).for_each(|m| m.until = None);
+        }
+        let task = |m: &&mut Mark| m.until == Some(end) && matches!(m.of, MarkOf::Task(_));
+        run.marks.iter_mut().filter(task).for_each(|m| m.until = None);
+        self.waiting.retain(|w| !concluded(w));
     }
 }

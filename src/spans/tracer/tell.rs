@@ -53,7 +53,7 @@ impl Trace {
                 let id = ids.step(step, at);
                 let parent = run.around(step.kind, at).unwrap_or(context.span);
                 let record = build::step_began(step, within(id), parent, at, now, &key.1);
-                return Some(Outgoing::Log(record));
+                return self.told.tell(record.id).then_some(Outgoing::Log(record));
             }
             What::Run { since, trigger, end, workflow, callers } => {
                 let since = run.since.min(*since);
@@ -107,8 +107,7 @@ impl Trace {
                 span
             }
             What::Step { step, since, outcome } => {
-                let same =
-                    |m: &&Mark| m.until == Some(at) && matches!(&m.of, MarkOf::Step(s) if s.id == step.id);
+                let same = |m: &&Mark| m.until == Some(at) && m.is_of(step);
                 // The same step may have been entered again: whose end it is tells when it began.
                 let exact = |m: &&Mark| Some(m.since) == *since && same(m);
                 let mark = run.marks.iter().find(exact).or_else(|| run.marks.iter().rev().find(same));
