@@ -44,7 +44,11 @@ impl Trace {
                 let ended = |m: &&mut Mark| m.span == own && m.until == Some(note.at);
                 run.marks.iter_mut().filter(ended).for_each(|m| m.until = None);
             }
-            What::Run { .. } | What::Declared(_) | What::PartBegan(_) | What::Held { .. } | What::Orchestration { .. } => {}
+            What::Run { .. }
+            | What::Declared(_)
+            | What::PartBegan(_)
+            | What::Held { .. }
+            | What::Orchestration { .. } => {}
             What::TaskBegan(call) => {
                 let span = ids.call(call);
                 run.marks.retain(|m| m.span != span);
@@ -74,7 +78,8 @@ impl Trace {
         let open = facts.turn.as_ref().and_then(|turn| key_of(turn.request.clone(), turn.started));
         let Self { runs, waiting, .. } = self;
         runs.retain(|run| {
-            let is_bare = run.place.is_none() && run.until.is_none() && run.marks.is_empty() && run.events.is_empty();
+            let is_bare =
+                run.place.is_none() && run.until.is_none() && run.marks.is_empty() && run.events.is_empty();
             !is_bare
                 || run.usage != [0; 5]
                 || open.as_ref() == Some(&run.key)
@@ -87,7 +92,8 @@ impl Trace {
         let run = &mut self.runs[at];
         run.until = None;
         let number = run.number;
-        let concluded = |w: &Waiting| !w.observed && w.run == number && matches!(w.note.what, What::Step { .. });
+        let concluded =
+            |w: &Waiting| !w.observed && w.run == number && matches!(w.note.what, What::Step { .. });
         for waiting in self.waiting.iter().filter(|w| concluded(w)) {
             let What::Step { since, .. } = &waiting.note.what else { continue };
             let own = |m: &&mut Mark| m.until == Some(waiting.note.at) && Some(m.since) == *since;
