@@ -257,5 +257,6 @@ pub fn interrupted_at(facts: &Facts, call: &OpenCall) -> Option<Timestamp> {
             turn.max(facts.run_end.as_ref().and_then(|e| e.time)).max(facts.deleted_at)
         }
     };
-    over_since.map(|t| t.plus(INTERRUPTED_AFTER_MS))
+    // One that began later is of a turn whose beginning may still be read.
+    over_since.map(|over| over.max(call.since.unwrap_or(over)).plus(INTERRUPTED_AFTER_MS))
 }

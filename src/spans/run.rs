@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::tracer::SETTLED_MS;
 use super::{Context, SpanId};
 use crate::event::{Evidence, Id, ProgressKind, SessionId, Step, StepKind, Timestamp};
 use crate::session::notes::RunKey;
@@ -113,6 +114,11 @@ impl Run {
     /// The start of something that may have begun before the run before was lost.
     pub(super) fn carried(&self, since: Timestamp) -> Timestamp {
         if self.generation > 0 { since.max(self.since) } else { since }
+    }
+
+    /// Whether a moment lies so long after its end that its span is told by then.
+    pub(super) fn is_told_at(&self, moment: Timestamp) -> bool {
+        self.until.is_some_and(|until| moment > until.plus(SETTLED_MS))
     }
 
     pub(super) fn id(&self) -> (RunKey, u8) {

@@ -120,10 +120,12 @@ impl Tracer {
             });
         }
         // What is known of steps follows from what came before: where some of it changes, all of it is taken in anew.
-        if again.iter().chain(&fresh).any(|note| note.what.is_in_order()) {
-            let missing = |of: &[&Note], note: &Note| note.what.is_in_order() || of.contains(&note);
-            again = taken_back.iter().filter(|note| missing(&again, note)).collect();
-            fresh = noted.iter().filter(|note| missing(&fresh, note)).collect();
+        if !taken_back.is_empty() && again.iter().chain(&fresh).any(|note| note.what.is_in_order()) {
+            let is_part = |of: &[&Note], note: &Note| {
+                note.what.is_in_order() || of.iter().any(|part| std::ptr::eq(*part, note))
+            };
+            again = taken_back.iter().filter(|note| is_part(&again, note)).collect();
+            fresh = noted.iter().filter(|note| is_part(&fresh, note)).collect();
         }
         // First, because what takes its place may be about the same end of the same run; the newest of it before the others.
         for note in again.into_iter().rev() {
@@ -476,6 +478,8 @@ impl Trace {
                 self.declared(i, by, now);
                 return true;
             }
+            // The beginning of the run that it is of may still be read; this one's span is told by then.
+            What::Usage(_) if run.is_told_at(note.at) => return true,
             What::Usage(added) => {
                 for (sum, n) in run.usage.iter_mut().zip(added) {
                     *sum = sum.saturating_add(*n);

@@ -607,21 +607,23 @@ fn all_faults(seed: u64, losing: bool) -> Vec<String> {
     faults
 }
 
+/// What is known not to hold yet: a step of one or two hundred milliseconds that is left out, with its announcement, where
+/// its neighbours come late and the exporter ends in between; one that began with the end of its run.
+const KNOWN: [u64; 3] = [4, 17, 35];
+
 #[test]
 fn what_is_promised_of_spans_holds_whatever_happens() {
-    for seed in [1, 2, 3, 5, 6, 7, 8, 10, 14, 15] {
+    for seed in (0..40).filter(|seed| !KNOWN.contains(seed)) {
         let faults = all_faults(seed, false);
         assert!(faults.is_empty(), "seed {seed}:\n{}", faults.join("\n"));
     }
 }
 
-/// Numbered entries of one step that are open at once, a call or a step of few milliseconds that gets lost where its
-/// neighbours come late, and (with `losing`) runs that go on under their name after they were given up.
+/// With `losing` these are runs that go on under their name after they were given up.
 #[test]
 #[ignore = "known faults, to be mended one by one"]
 fn of_these_streams_it_does_not_hold_yet() {
-    let streams = [(0, false), (4, false), (16, false), (17, false), (29, false), (9, true), (21, true)];
-    for (seed, losing) in streams {
+    for (seed, losing) in KNOWN.map(|seed| (seed, false)).into_iter().chain([(9, true), (21, true)]) {
         let faults = all_faults(seed, losing);
         assert!(faults.is_empty(), "seed {seed}:\n{}", faults.join("\n"));
     }

@@ -22,6 +22,7 @@ impl Trace {
         let ids = self.ids(key);
         let run = &mut self.runs[i];
         match &note.what {
+            What::Usage(_) if run.is_told_at(note.at) => {}
             What::Usage(added) => {
                 for (sum, n) in run.usage.iter_mut().zip(added) {
                     *sum = sum.saturating_sub(*n);

@@ -113,11 +113,16 @@ impl Trace {
                 let mark = run.marks.iter().find(exact).or_else(|| run.marks.iter().rev().find(same));
                 let since = mark.map(|m| m.since).or(*since)?;
                 let id = mark.map_or_else(|| ids.step(step, since), |m| m.span);
+                // Where it lies follows from what it was announced as.
+                let kind = match mark.map(|m| &m.of) {
+                    Some(MarkOf::Step(began)) => began.kind,
+                    _ => step.kind,
+                };
                 let step = match mark.map(|m| &m.of) {
                     Some(MarkOf::Step(began)) => &step.said_before(began),
                     _ => step,
                 };
-                let parent = run.around(step.kind, since).unwrap_or(context.span);
+                let parent = run.around(kind, since).unwrap_or(context.span);
                 build::step(key, step, within(id), parent, (since, at), *outcome)
             }
             What::Call { call, tool, class, since, outcome, exit_code } => {
