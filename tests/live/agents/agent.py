@@ -1,5 +1,9 @@
 """What the agents have in common: one process that a scenario drives."""
 
+import time
+
+from exporter import until
+
 # A command that takes longer than any scenario. Claude Code refuses a plain `sleep`.
 LONG = "python3 -c 'import time; time.sleep(300)'"
 
@@ -54,6 +58,19 @@ class Agent:
     def strayed(self):
         """Connections that it wanted to make although its configuration rules them out."""
         return [line for line in self.world.tripwire.asked if not any(f" {host}:" in line for host in self.unavoidable)]
+
+    def press(self, key):
+        """Presses a key until the model is asked again: a dialog that was just drawn does not take one yet."""
+        before, pressed = len(self.model.bodies), 0
+
+        def heard():
+            nonlocal pressed
+            if time.monotonic() > pressed + 3:
+                pressed = time.monotonic()
+                self.process.type(key)
+            return len(self.model.bodies) > before
+
+        until(60, self.process, heard, "the model is asked again")
 
     def kill(self):
         self.process.kill()

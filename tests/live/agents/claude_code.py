@@ -47,7 +47,7 @@ class ClaudeCode(Agent):
 
     def allow(self):
         # "Yes" is the marked answer of the dialog.
-        self.process.type("\r")
+        self.press("\r")
 
     def read(self):
         return call("Read", file_path=self.calc)

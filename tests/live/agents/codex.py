@@ -81,10 +81,10 @@ class Codex(Agent):
         self.process = kind(argv, self.log, self.environment(), self.world.project)
 
     def allow(self):
-        self.process.type("y")
+        self.press("y")
 
     def choose(self):
-        self.process.type("\r")
+        self.press("\r")
 
     def read(self):
         return call("exec_command", cmd="cat calc.py")
