@@ -85,6 +85,15 @@ const fn level(kind: StepKind) -> u8 {
 // === impl Mark ===
 
 impl Mark {
+    /// Nothing hangs on it and nothing is told of it, unless its run turns out to have ended later.
+    pub(super) fn put_aside(&mut self) {
+        self.until = Some(self.since.plus(-1));
+    }
+
+    pub(super) fn is_aside(&self) -> bool {
+        self.until.is_some_and(|until| until < self.since)
+    }
+
     /// Whether it is this step, in the entry that is named, if one is.
     pub(super) fn is_of(&self, step: &Step) -> bool {
         let MarkOf::Step(own) = &self.of else { return false };

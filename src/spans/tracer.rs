@@ -587,12 +587,10 @@ impl Trace {
         // One that was entered with the end itself had no time in it, unless it was announced already.
         let idle =
             |w: &Waiting| matches!(w.note.what, What::StepBegan(_)) && w.note.at >= end && w.run == number;
-        let unsaid: Vec<Timestamp> = self.waiting.iter().filter(|w| idle(w)).map(|w| w.note.at).collect();
-        if !unsaid.is_empty() {
-            self.waiting.retain(|w| !idle(w));
-            run.marks.retain(|m| {
-                m.until.is_some() || !unsaid.contains(&m.since) || !matches!(m.of, MarkOf::Step(_))
-            });
+        for began in self.waiting.iter().filter(|w| idle(w)).map(|w| w.note.at) {
+            let own =
+                |m: &&mut Mark| m.until.is_none() && m.since == began && matches!(m.of, MarkOf::Step(_));
+            run.marks.iter_mut().filter(own).for_each(Mark::put_aside);
         }
         let run = &mut self.runs[at];
         let mut steps = Vec::new();

@@ -1,12 +1,6 @@
 //! A source whose peers tell the last moment they noticed: what moves a clock by hand waits for that, not for a while.
 
-#![allow(
-    dead_code,
-    unreachable_pub,
-    missing_docs,
-    clippy::unwrap_used,
-    reason = "each test binary uses its part"
-)]
+#![allow(missing_docs, clippy::unwrap_used, reason = "a test that fails says where")]
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};

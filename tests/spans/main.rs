@@ -6,9 +6,8 @@
 #[allow(dead_code, unreachable_pub)]
 mod tree;
 
-#[path = "../common/disk.rs"]
-#[allow(dead_code, unreachable_pub)]
-mod disk;
+#[path = "../common/mod.rs"]
+mod common;
 
 mod callers;
 mod ends;

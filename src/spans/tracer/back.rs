@@ -100,8 +100,8 @@ impl Trace {
             let own = |m: &&mut Mark| m.until == Some(waiting.note.at) && Some(m.since) == *since;
             run.marks.iter_mut().filter(own).for_each(|m| m.until = None);
         }
-        let task = |m: &&mut Mark| m.until == Some(end) && matches!(m.of, MarkOf::Task(_));
-        run.marks.iter_mut().filter(task).for_each(|m| m.until = None);
+        let with_it = |m: &&mut Mark| m.until == Some(end) && matches!(m.of, MarkOf::Task(_)) || m.is_aside();
+        run.marks.iter_mut().filter(with_it).for_each(|m| m.until = None);
         self.waiting.retain(|w| !concluded(w));
     }
 }

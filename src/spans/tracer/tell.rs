@@ -51,6 +51,9 @@ impl Trace {
         let span = match &waiting.note.what {
             What::StepBegan(step) => {
                 let id = ids.step(step, at);
+                if run.marks.iter().any(|mark| mark.span == id && mark.is_aside()) {
+                    return None;
+                }
                 let parent = run.around(step.kind, at).unwrap_or(context.span);
                 let record = build::step_began(step, within(id), parent, at, now, &key.1);
                 return self.told.tell(record.id).then_some(Outgoing::Log(record));
